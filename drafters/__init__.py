@@ -1,0 +1,1 @@
+"""Draft heads: contract, registry, checkpoint reader, models and training."""

@@ -1,0 +1,149 @@
+"""The causal parallel draft head in plain torch.
+
+This module is both the model that is trained and the oracle for the served one. Architecture and tensor names are
+those of published DFlash/JetSpec heads. The head owns neither embedding nor lm_head: both are the target's.
+
+    context:  g = hidden_norm(fc(taps))              one fused feature per committed token
+              k, v = W_k g, W_v g per layer          no input_layernorm on this path, context never queries
+    block:    x = embed([anchor, MASK, MASK, ...])   ordinary decoder layers; keys = context + block
+    labels:   in place, the output of slot j predicts the token AT slot j; slot 0 (the anchor) is not used
+
+``causal`` masks slot j from the slots after it, hence slot j's output does not depend on the block's length.
+
+Letters in shapes: b batch, T context tokens, S block slots (of one or several blocks), H hidden, d head_dim.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from jetspec_sglang.drafters.head_config import HeadConfig
+
+ContextKV = list[tuple[Tensor, Tensor]]  # a layer each: keys (normalised, rotated) and values, [b, kv_heads, T, d]
+
+
+def block_mask(context_len: int, slots: int, causal: bool, device: torch.device | None = None) -> Tensor:
+    """[slots, context_len + slots] bool, True = may attend: whole context, and the block as far as allowed."""
+    allowed = torch.ones(slots, context_len + slots, dtype=torch.bool, device=device)
+    return allowed.tril(diagonal=context_len) if causal else allowed
+
+
+class Rope(nn.Module):
+    """NeoX (rotate-half) rotary embedding at absolute positions; angles are always float32."""
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        super().__init__()
+        self.head_dim, self.theta = head_dim, theta
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """positions [b, n] int -> cos, sin [b, 1, n, d] float32."""
+        exponent = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32) / self.head_dim
+        angles = positions[:, None, :, None].float() * self.theta**-exponent
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rope
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight in float32, returned in the dtype of the weight."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = F.rms_norm(x.float(), (x.shape[-1],), None, self.eps)
+        return normed.to(self.weight.dtype) * self.weight
+
+
+class Attention(nn.Module):
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        hidden, self.d = config.hidden_size, config.head_dim
+        self.q_proj = nn.Linear(hidden, config.heads * self.d, bias=False)
+        self.k_proj = nn.Linear(hidden, config.kv_heads * self.d, bias=False)
+        self.v_proj = nn.Linear(hidden, config.kv_heads * self.d, bias=False)
+        self.o_proj = nn.Linear(config.heads * self.d, hidden, bias=False)
+        self.q_norm = RMSNorm(self.d, config.rms_norm_eps)
+        self.k_norm = RMSNorm(self.d, config.rms_norm_eps)
+
+    def split(self, x: Tensor) -> Tensor:
+        """[b, n, heads*d] -> [b, heads, n, d]."""
+        return x.unflatten(-1, (-1, self.d)).transpose(1, 2)
+
+    def kv(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """x [b, n, H] -> k, v [b, kv_heads, n, d]; the k is ready for use: normalised per head, then rotated."""
+        v = self.split(self.v_proj(x))
+        k = rotate(self.k_norm(self.split(self.k_proj(x))), rope)
+        return k.to(v.dtype), v
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], context: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        k, v = self.kv(x, rope)
+        q = rotate(self.q_norm(self.split(self.q_proj(x))), rope).to(v.dtype)
+        k, v = torch.cat((context[0], k), dim=2), torch.cat((context[1], v), dim=2)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], context: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, context, mask)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class CausalParallelHead(nn.Module):
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.fc = nn.Linear(config.tap_width, config.hidden_size, bias=False)
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rope = Rope(config.head_dim, config.rope_theta)
+
+    def context_kv(self, taps: Tensor, positions: Tensor) -> ContextKV:
+        """Keys and values of committed tokens: taps [b, T, K*H], absolute positions [b, T].
+
+        Row by row, so the result for new tokens may be appended to that of earlier ones.
+        """
+        fused, rope = self.hidden_norm(self.fc(taps)), self.rope(positions)
+        return [layer.self_attn.kv(fused, rope) for layer in self.layers]
+
+    def block_hidden(self, embeddings: Tensor, positions: Tensor, context_kv: ContextKV, mask: Tensor) -> Tensor:
+        """Final-norm output [b, S, H] of block slots; the logits of slot j are ``lm_head(out[:, j])``.
+
+        embeddings [b, S, H]: the target's raw embeddings of anchor and masks; positions [b, S] absolute;
+        mask [S, T+S] or [b, S, T+S] bool, True = may attend (``block_mask`` for a single block).
+        """
+        x, rope = embeddings, self.rope(positions)
+        if mask.dim() == 3:
+            mask = mask[:, None]
+        for layer, context in zip(self.layers, context_kv, strict=True):
+            x = layer(x, rope, context, mask)
+        return self.norm(x)

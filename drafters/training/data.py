@@ -1,0 +1,110 @@
+"""The data stage: `python -m jetspec_sglang.drafters.training.data --target T --out DIR --tokens N`.
+
+Writes `heldout-*.safetensors` (answers to the held-out prompts) once, then `shard-*.safetensors`
+until N response tokens are there. A second call goes on where the first stopped.
+"""
+
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import typer
+from transformers import AutoTokenizer
+
+from .generate import Answer, Generator, write_shard
+from .prompts import STARTERS, heldout_prompts, template_prompt, training_prompts
+
+BATCH = 256
+SELF_WRITTEN = 0.4  # share of prompts that the target itself writes; the others come from templates
+
+
+class DataStage:
+    """Answers prompts in batches of 256 and writes a shard a batch."""
+
+    def __init__(self, target: Path, out: Path, target_layer_ids: list[int], max_new_tokens: int) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(target)
+        self.generator = Generator(target, target_layer_ids)
+        self.out = out
+        self.max_new_tokens = max_new_tokens
+        self.stop_ids = {self.tokenizer.eos_token_id}
+        self.description = {
+            "target": self.generator.model.config.name_or_path or str(target),
+            "target_layer_ids": target_layer_ids,
+            "hidden_size": self.generator.model.config.hidden_size,
+        }
+        out.mkdir(parents=True, exist_ok=True)
+
+    def encode(self, turns: list[str]) -> list[int]:
+        """The chat template around the first turn, ready for the answer."""
+        messages = [{"role": "user", "content": turns[0]}]
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+    def self_written(self, count: int, rng: random.Random) -> list[list[int]]:
+        """Prompts sampled from the target after an opened user turn, encoded as `encode` does."""
+        marker = "\x00"
+        opening = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": marker}], tokenize=False
+        ).partition(marker)[0]
+        starts = [self.tokenizer.encode(opening + rng.choice(STARTERS)) for _ in range(count)]
+        offset = len(self.tokenizer.encode(opening))
+        turns = []
+        for answer in self.generator.answer(starts, 80, self.stop_ids, choose=_sample):
+            text = self.tokenizer.decode(answer.tokens[offset:], skip_special_tokens=True).strip()
+            if 8 <= len(text) <= 600:
+                turns.append(self.encode([text]))
+        return turns
+
+    def write(self, name: str, prompts: list[list[int]]) -> int:
+        """Answer `prompts` into one shard; → response tokens."""
+        answers: list[Answer] = list(self.generator.answer(prompts, self.max_new_tokens, self.stop_ids))
+        write_shard(self.out / name, answers, self.description)
+        return sum(len(a.tokens) - a.prompt_len for a in answers)
+
+    def run(self, tokens: int, seed: int = 0, report: Callable[[int, float], None] = lambda *_: None) -> None:
+        """Write shards until `tokens` response tokens are on disk."""
+        if not (self.out / "heldout-00000.safetensors").exists():
+            self.write("heldout-00000.safetensors", [self.encode(r["turns"]) for r in heldout_prompts()])
+        wheels = training_prompts(seed)
+        numbers = [int(m[1]) for p in self.out.glob("shard-*") if (m := re.match(r"shard-(\d+)\.safetensors", p.name))]
+        done = _response_tokens(self.out)
+        for number in range(max(numbers, default=-1) + 1, 10**6):
+            if done >= tokens:
+                return
+            began = time.perf_counter()
+            rng = random.Random(f"{seed}-{number}")
+            torch.manual_seed(rng.getrandbits(32))
+            prompts = [self.encode(row["turns"]) for row in wheels[number * 32 : number * 32 + 32]]
+            prompts += self.self_written(int(BATCH * SELF_WRITTEN), rng)
+            while len(prompts) < BATCH:
+                prompts.append(self.encode(template_prompt(rng)["turns"]))
+            fresh = self.write(f"shard-{number:05d}.safetensors", prompts)
+            done += fresh
+            report(done, fresh / (time.perf_counter() - began))
+
+
+def _sample(logits: torch.Tensor) -> torch.Tensor:
+    return torch.multinomial(logits.float().softmax(-1), 1)[:, 0]
+
+
+def _response_tokens(folder: Path) -> int:
+    from safetensors import safe_open
+
+    total = 0
+    for path in folder.glob("shard-*.safetensors"):
+        with safe_open(path, "pt") as shard:
+            total += len(shard.get_tensor("tokens")) - int(shard.get_tensor("prompt_lens").sum())
+    return total
+
+
+def main(
+    target: Path, out: Path, tokens: int = 1_500_000, taps: str = "1,8,14,20,27", max_new_tokens: int = 320
+) -> None:
+    stage = DataStage(target, out, [int(t) for t in taps.split(",")], max_new_tokens)
+    stage.run(tokens, report=lambda done, rate: print(f"{done} response tokens, {rate:.0f}/s", flush=True))
+
+
+if __name__ == "__main__":
+    typer.run(main)

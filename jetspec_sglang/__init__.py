@@ -1,0 +1,3 @@
+"""JetSpec tree speculative decoding for an unmodified SGLang."""
+
+__version__ = "0.1.0"

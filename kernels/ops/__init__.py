@@ -1,0 +1,1 @@
+"""Tree attention and KV operations: torch reference first, device kernels beside it."""
