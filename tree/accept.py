@@ -1,23 +1,23 @@
 """Acceptance: which path of the tree the target agrees with, and which tokens that commits.
 
-Two rules, one walk. Each node gets a *choice*, the token the target continues with after that node's path. The
-walk starts at the root and descends to the child that holds the choice; where no child does, the choice itself
-is committed as the bonus token and the round ends.
+Two rules, one walk. Each node gets a *choice*, the token the target continues with after that node's path.
+The walk starts at the root and descends to the child that holds the choice; where no child does, the choice
+itself is committed as the bonus token and the round ends.
 
 * greedy: the choice is the argmax. The committed tokens are those of greedy decoding.
 * match: the choice is drawn from the target's distribution at the node (target-sample-then-match).
 
-Why match is exact for a deterministic tree, whatever its shape or scores: the tree is fixed before anything is
-drawn, and each committed token, drafts and bonus alike, *is* the draw of the node that precedes it. So each has
-the target's law given its prefix; the tree only decides how many of them one round commits. No draft
+Why match is exact for a deterministic tree, whatever its shape or scores: the tree is fixed before anything
+is drawn, and each committed token, drafts and bonus alike, *is* the draw of the node that precedes it. So
+each has the target's law given its prefix; the tree only decides how many of them one round commits. No draft
 probability enters, and no residual distribution. It is not the rule for trees whose tokens were sampled to
 raise acceptance (SpecInfer, Sequoia): those need rejection with the probabilities they were drawn with, and
 that rule in turn is wrong for top-k trees.
 
-Choices at different nodes are independent, and those off the path are never looked at. Leaving them out (lazy)
-or drawing them all at once (eager) therefore gives the same law, and, with one uniform number a node, the very
-same result. On the CPU a draw costs a pass over the vocabulary, hence lazy; on an accelerator the host must not
-wait to learn where the walk went, hence eager.
+Choices at different nodes are independent, and those off the path are never looked at. Leaving them out
+(lazy) or drawing them all at once (eager) therefore gives the same law, and, with one uniform number a node,
+the very same result. On the CPU a draw costs a pass over the vocabulary, hence lazy; on an accelerator the
+host must not wait to learn where the walk went, hence eager.
 """
 
 from collections.abc import Callable
@@ -50,16 +50,16 @@ class Acceptance:
 def follow(tree: TokenTree, choice: Tensor, max_depth: int) -> Acceptance:
     """Walk every tree of the batch at once, given `choice [B, N]` int64 at every node.
 
-    At most `max_depth` drafts are accepted; the builder's depth never cuts anything off. No wait for the device:
-    a node is on the path iff it and all its ancestors hold their parent's choice, which pointer doubling settles
-    in log2(max_depth) steps.
+    At most `max_depth` drafts are accepted; the builder's depth never cuts anything off. No wait for the
+    device: a node is on the path iff it and all its ancestors hold their parent's choice, which pointer
+    doubling settles in log2(max_depth) steps.
     """
     batch, nodes = tree.tokens.shape
     above = tree.parent.clamp(min=0)
     # Padding holds token -1, which no target chooses, so it is never on the path.
     on_path = (tree.tokens == choice.gather(1, above)) & (tree.parent >= 0) & (tree.depth <= max_depth)
     on_path[:, 0] = True
-    for _ in range(max_depth.bit_length()):
+    for _ in range(max(max_depth - 1, 0).bit_length()):
         on_path = on_path & on_path.gather(1, above)
         above = above.gather(1, above)
 
@@ -80,7 +80,7 @@ def walk(tree: TokenTree, choose: Chooser, max_depth: int) -> Acceptance:
     node = tree.tokens.new_zeros(batch, 1)
     path = tree.tokens.new_full((batch, max_depth + 1), NONE)
     tokens = path.clone()
-    alive = torch.ones(batch, 1, dtype=torch.bool)
+    alive = torch.ones(batch, 1, dtype=torch.bool, device=node.device)
     for depth in range(max_depth + 1):
         choice = choose(node)
         path[:, depth, None] = torch.where(alive, node, NONE)
@@ -108,9 +108,9 @@ def accept_match(
 ) -> Acceptance:
     """Accept by target-sample-then-match.
 
-    probs: `[B, N, V]` fp32, the target's law at each node with temperature, top-k, top-p and penalties already
-    applied; rows need not sum to exactly 1. uniforms: `[B, N]` fp64 in [0, 1), the randomness of each node (for
-    seeded requests); drawn with `generator` if None.
+    probs: `[B, N, V]` fp32, the target's law at each node with temperature, top-k, top-p and penalties
+    already applied; rows need not sum to exactly 1. uniforms: `[B, N]` fp64 in [0, 1), the randomness of each
+    node (for seeded requests); drawn with `generator` if None.
     """
     uniforms = _uniforms(tree, uniforms, generator)
     return _accept(tree, lambda nodes: sample(_rows(probs, nodes), _rows(uniforms, nodes)), max_depth)
@@ -128,8 +128,8 @@ def accept_mixed(
 ) -> Acceptance:
     """Both rules in one batch: requests where `greedy [B]` bool holds use `logits`, the others `probs`.
 
-    Greedy requests need their logits: a softmax can round two different logits to equal probabilities, and its
-    argmax would then not be that of greedy decoding.
+    Greedy requests need their logits: a softmax can round two different logits to equal probabilities, and
+    its argmax would then not be that of greedy decoding.
     """
     uniforms = _uniforms(tree, uniforms, generator)
 
@@ -143,9 +143,9 @@ def accept_mixed(
 def sample(probs: Tensor, uniforms: Tensor) -> Tensor:
     """One token a row by inverting the distribution function: `[..., V]`, `[...]` -> `[...]` int64.
 
-    Sums run in fp64: in fp32 the rounding of a 150k-entry sum would shift the law of the last tokens. The number is
-    scaled by the row's own total, so that rounding cannot point past the end, and the search takes the first
-    token whose sum *exceeds* it, so that a token of probability 0 is never drawn.
+    Sums run in fp64: in fp32 the rounding of a 150k-entry sum is larger than many of the entries. The number
+    is scaled by the row's own total, which must be positive, so that rounding cannot point past the end. The
+    search takes the first token whose sum *exceeds* it: a token of probability 0 is never drawn.
     """
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = uniforms.to(torch.float64) * cumulative[..., -1]

@@ -21,9 +21,9 @@ def build_tree(
 ) -> TokenTree:
     """The best tree of `budget` nodes, root included, for every request of the batch.
 
-    anchors: `[B]` int64, the last committed tokens. `width` and `depth` use fewer candidates and rows than the
-    proposal has. The result always has N = budget slots; what the grid cannot fill is padding. Budget 1 is the
-    root alone: plain decoding.
+    anchors: `[B]` int64, the last committed tokens. `width` and `depth` use fewer candidates and rows than
+    the proposal has. The result always has N = budget slots; what the grid cannot fill is padding. Budget 1
+    is the root alone: plain decoding.
 
     Both builders give the same tree, bit for bit and ties included (`build_reference` has the ranking rules).
     On an accelerator nothing waits for the device. Raises ValueError on a wrong size, shape or dtype.

@@ -38,7 +38,7 @@ def _grow(token_ids, edge_scores, anchors, budget):
             tokens[b, size] = token_ids[b, depth - 1, rank] if depth > 0 else anchors[b]
             parents[b, size] = parent
             depths[b, size] = depth
-            # Stored as fp32 and read back: sums must round as in the other builders.
+            # Stored as fp32 and read back: sums must round as in the other builders. (0 - 0 is 0, not -0.)
             logprobs[b, size] = 0.0 - negated
             if depth > 0 and rank + 1 < width:
                 score = logprobs[b, parent] + edge_scores[b, depth - 1, rank + 1]

@@ -1,8 +1,9 @@
 """The optimal prefix tree in tensor operations: level by level, no wait for the device.
 
-A node among the best N of the whole tree is among the best N of its depth, and so is its parent. It is enough,
-then, to carry the best N nodes of each depth to the next (F x W candidates), and to take the best N of all
-depths at the end. Shapes depend on B, D, W and N alone, hence the whole build can be captured in a CUDA graph.
+A node among the best N of the whole tree is among the best N of its depth, and so is its parent. It is
+enough, then, to carry the best N nodes of each depth to the next (F x W candidates), and to take the best N
+of all depths at the end. Shapes depend on B, D, W and N alone, hence the whole build can be captured in a
+CUDA graph.
 
 Stable sorts realise the tie rules of `build_reference`: candidates are laid out by parent and then rank, and
 levels are concatenated by depth, so that equal scores stay in that order.

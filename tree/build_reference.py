@@ -54,7 +54,7 @@ def build_reference(token_ids: Tensor, edge_scores: Tensor, anchor: int, budget:
     while heap and len(nodes) < budget:
         negated, depth, parent, rank = heapq.heappop(heap)
         token = rows[depth - 1][rank] if depth else anchor
-        nodes.append(Node(token, parent, depth, -negated))
+        nodes.append(Node(token, parent, depth, 0 - negated))  # 0 - 0 is 0, where -0 would stay -0
         if depth and rank + 1 < width:
             offer(depth, parent, rank + 1)
         if depth < levels:

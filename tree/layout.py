@@ -1,7 +1,8 @@
 """How the target sees a tree: positions, masks, and the links that sampling kernels walk.
 
-Each function has a compiled path for the CPU, where a round has few microseconds to spare, and tensor operations
-for accelerators, which never wait for the device. `layout_reference` says the same in plain Python.
+Each function has a compiled path for the CPU, where a round has few microseconds to spare, and tensor
+operations for accelerators, which never wait for the device. `layout_reference` says the same in plain
+Python.
 """
 
 import numba
@@ -15,8 +16,8 @@ from .token_tree import NONE, TokenTree
 def positions(tree: TokenTree, prefix_lens: Tensor) -> Tensor:
     """Position of every node in its sequence, `[B, N]` int64.
 
-    prefix_lens: `[B]` int, committed tokens whose KV is in the cache. The anchor is not among them: the root sits
-    at position `prefix_len`. Padding slots share the root's position.
+    prefix_lens: `[B]` int, committed tokens whose KV is in the cache. The anchor is not among them: the root
+    sits at position `prefix_len`. Padding slots share the root's position.
     """
     return tree.depth + prefix_lens[:, None]
 
@@ -24,8 +25,8 @@ def positions(tree: TokenTree, prefix_lens: Tensor) -> Tensor:
 def ancestor_mask(tree: TokenTree) -> Tensor:
     """`[B, N, N]` bool: node i sees node j iff j is i or an ancestor of i.
 
-    A padding slot sees itself only. It must see something, or its softmax would be 0/0, and NaN in one row can
-    reach others through kernels that reduce over rows.
+    A padding slot sees itself only. It must see something, or its softmax would be 0/0 and NaN would enter
+    its KV, where even a masked read is NaN (0 x NaN).
     """
     if tree.parent.device.type == "cpu":
         return torch.from_numpy(_mask_rows(tree.parent.contiguous().numpy()))
@@ -53,8 +54,8 @@ def full_mask(mask: Tensor, prefix_lens: Tensor, prefix_lens_sum: int | None = N
     Per request a row-major `[N, prefix_len + N]` block: the prefix is visible to every node, then come the
     request's rows of `mask [B, N, N]`. Requests are concatenated.
 
-    prefix_lens: `[B]` int. `prefix_lens_sum` is their sum where the host knows it (a scheduler does); without it
-    the output size is read from the device.
+    prefix_lens: `[B]` int. `prefix_lens_sum` is their sum where the host knows it (a scheduler does); without
+    it the output size is read from the device.
     """
     batch, nodes, _ = mask.shape
     if prefix_lens_sum is None:
@@ -72,8 +73,8 @@ def full_mask(mask: Tensor, prefix_lens: Tensor, prefix_lens_sum: int | None = N
 def retrieve_links(tree: TokenTree) -> tuple[Tensor, Tensor]:
     """(first child, next sibling) of every node, each `[B, N]` int64 slot numbers, -1 where there is none.
 
-    SGLang's verify kernels call them `retrieve_next_token` and `retrieve_next_sibling`. Siblings are linked in
-    slot order, best first. Padding slots link to nothing and nothing links to them.
+    SGLang's verify kernels call them `retrieve_next_token` and `retrieve_next_sibling`. Siblings are linked
+    in slot order, best first. Padding slots link to nothing and nothing links to them.
     """
     if tree.parent.device.type == "cpu":
         first_child, next_sibling = _links(tree.parent.contiguous().numpy())

@@ -1,5 +1,7 @@
 """Masks and links by their definitions, one request at a time: what `layout` is tested against."""
 
+from itertools import pairwise
+
 from .token_tree import NONE
 
 
@@ -28,6 +30,6 @@ def retrieve_links_reference(parent: list[int]) -> tuple[list[int], list[int]]:
     first_child = [family[0] if family else NONE for family in children]
     next_sibling = [NONE] * len(parent)
     for family in children:
-        for left, right in zip(family, family[1:], strict=False):
+        for left, right in pairwise(family):
             next_sibling[left] = right
     return first_child, next_sibling
