@@ -32,6 +32,13 @@ class TokenTree:
     logprob: Tensor
     size: Tensor
 
+    @classmethod
+    def roots(cls, anchors: Tensor) -> "TokenTree":
+        """Trees of one node, for `anchors [B]` int64: a round over them is plain decoding."""
+        root = anchors[:, None]
+        zero = torch.zeros_like(root)
+        return cls(root, torch.full_like(root, NONE), zero, zero.float(), torch.ones_like(anchors))
+
     @property
     def batch_size(self) -> int:
         return self.tokens.shape[0]

@@ -1,28 +1,31 @@
 """The data stage: `python -m jetspec_sglang.drafters.training.data --target T --out DIR --tokens N`.
 
 Writes `heldout-*.safetensors` (answers to the held-out prompts) once, then `shard-*.safetensors`
-until N response tokens are there. A second call goes on where the first stopped.
+until N response tokens are there. A second call goes on where the first stopped. Several processes with
+`--worker I --workers K` share the work: on a busy machine K of one thread each are faster than one of K threads.
 """
 
 import random
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import typer
+from safetensors import safe_open
 from transformers import AutoTokenizer
 
 from .generate import Answer, Generator, write_shard
 from .prompts import STARTERS, heldout_prompts, template_prompt, training_prompts
 
-BATCH = 256
+BATCH = 192
+# Tokens. A batch is padded to its longest prompt, so the benchmarks' long prompts get batches of their own.
+LONG, SHORT = 256, 96
 SELF_WRITTEN = 0.4  # share of prompts that the target itself writes; the others come from templates
 
 
 class DataStage:
-    """Answers prompts in batches of 256 and writes a shard a batch."""
+    """Answers prompts in batches and writes a shard a batch."""
 
     def __init__(self, target: Path, out: Path, target_layer_ids: list[int], max_new_tokens: int) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(target)
@@ -63,35 +66,43 @@ class DataStage:
         write_shard(self.out / name, answers, self.description)
         return sum(len(a.tokens) - a.prompt_len for a in answers)
 
-    def run(self, tokens: int, seed: int = 0, report: Callable[[int, float], None] = lambda *_: None) -> None:
-        """Write shards until `tokens` response tokens are on disk."""
-        if not (self.out / "heldout-00000.safetensors").exists():
+    def run(
+        self,
+        tokens: int,
+        worker: int = 0,
+        workers: int = 1,
+        seed: int = 0,
+        report: Callable[[int, float], None] = lambda *_: None,
+    ) -> None:
+        """Write this worker's shards (numbers worker, worker + workers, …) until all shards hold `tokens`."""
+        if worker == 0 and not (self.out / "heldout-00000.safetensors").exists():
             self.write("heldout-00000.safetensors", [self.encode(r["turns"]) for r in heldout_prompts()])
         wheels = training_prompts(seed)
-        numbers = [int(m[1]) for p in self.out.glob("shard-*") if (m := re.match(r"shard-(\d+)\.safetensors", p.name))]
-        done = _response_tokens(self.out)
-        for number in range(max(numbers, default=-1) + 1, 10**6):
-            if done >= tokens:
+        for number in range(worker, 10**6, workers):
+            name = f"shard-{number:05d}.safetensors"
+            if (self.out / name).exists():
+                continue
+            if response_tokens(self.out) >= tokens:
                 return
             began = time.perf_counter()
             rng = random.Random(f"{seed}-{number}")
             torch.manual_seed(rng.getrandbits(32))
-            prompts = [self.encode(row["turns"]) for row in wheels[number * 32 : number * 32 + 32]]
-            prompts += self.self_written(int(BATCH * SELF_WRITTEN), rng)
+            prompts = [self.encode(row["turns"]) for row in wheels[number * BATCH : (number + 1) * BATCH]]
+            limit = LONG if prompts else SHORT
+            if not prompts:
+                prompts = self.self_written(int(BATCH * SELF_WRITTEN), rng)
             while len(prompts) < BATCH:
                 prompts.append(self.encode(template_prompt(rng)["turns"]))
-            fresh = self.write(f"shard-{number:05d}.safetensors", prompts)
-            done += fresh
-            report(done, fresh / (time.perf_counter() - began))
+            fresh = self.write(name, [p for p in prompts if len(p) <= limit])
+            report(response_tokens(self.out), fresh / (time.perf_counter() - began))
 
 
 def _sample(logits: torch.Tensor) -> torch.Tensor:
     return torch.multinomial(logits.float().softmax(-1), 1)[:, 0]
 
 
-def _response_tokens(folder: Path) -> int:
-    from safetensors import safe_open
-
+def response_tokens(folder: Path) -> int:
+    """Response tokens in the training shards of `folder`."""
     total = 0
     for path in folder.glob("shard-*.safetensors"):
         with safe_open(path, "pt") as shard:
@@ -100,10 +111,20 @@ def _response_tokens(folder: Path) -> int:
 
 
 def main(
-    target: Path, out: Path, tokens: int = 1_500_000, taps: str = "1,8,14,20,27", max_new_tokens: int = 320
+    target: Path,
+    out: Path,
+    tokens: int = 1_500_000,
+    taps: str = "1,8,14,20,27",
+    max_new_tokens: int = 320,
+    worker: int = 0,
+    workers: int = 1,
 ) -> None:
     stage = DataStage(target, out, [int(t) for t in taps.split(",")], max_new_tokens)
-    stage.run(tokens, report=lambda done, rate: print(f"{done} response tokens, {rate:.0f}/s", flush=True))
+
+    def report(done: int, rate: float) -> None:
+        print(f"{done} response tokens, {rate:.0f}/s", flush=True)
+
+    stage.run(tokens, worker, workers, report=report)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import AttentionInterface, AutoModelForCausalLM, Cache
 
+from jetspec_sglang.kernels.top_k import top_k_logprobs
+
 TOPK = 16
 
 
@@ -69,21 +71,6 @@ def _slab_attention(module, query, key, value, attention_mask, scaling, dropout=
 
 
 AttentionInterface.register("jetspec_slab", _slab_attention)
-
-
-def top_k(logits: torch.Tensor, k: int, block: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact top-k of `logits` [R, V] → values, indices [R, k].
-
-    The k best lie in the k blocks with the best maxima, so only those are searched.
-    """
-    rows, vocab = logits.shape
-    if vocab % block or vocab // block <= k:
-        return logits.topk(k, dim=-1)
-    blocks = logits.view(rows, -1, block)
-    best = blocks.amax(-1).topk(k, dim=-1).indices
-    inside = blocks.gather(1, best[..., None].expand(-1, -1, block)).view(rows, -1)
-    values, where = inside.topk(k, dim=-1)
-    return values, best.gather(1, where // block) * block + where % block
 
 
 @dataclass
@@ -138,7 +125,9 @@ class Generator:
         ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
         pad = torch.tensor([width - len(p) for p in prompts])
         capacity = width + max_new_tokens
-        taps = torch.empty(rows, capacity, len(self.target_layer_ids) * self.model.config.hidden_size, dtype=torch.bfloat16)
+        taps = torch.empty(
+            rows, capacity, len(self.target_layer_ids) * self.model.config.hidden_size, dtype=torch.bfloat16
+        )
         tokens = torch.zeros(rows, capacity, dtype=torch.int32)
         tokens[:, :width] = ids
         top_ids = torch.zeros(rows, capacity, TOPK, dtype=torch.int32)
@@ -154,10 +143,9 @@ class Generator:
         taps[:, :width] = step_taps
         alive = torch.arange(rows)  # rows of the buffers that the batch's rows stand for
         for at in range(width, capacity):
-            value, index = top_k(logits, TOPK)
+            logprobs, index = top_k_logprobs(logits, TOPK)
             top_ids[alive, at - 1] = index.int()
-            lse = logits.float().logsumexp(-1, keepdim=True)
-            top_logprobs[alive, at - 1] = (value.float() - lse).half()
+            top_logprobs[alive, at - 1] = logprobs.half()
             chosen = index[:, 0] if choose is None else choose(logits)
             tokens[alive, at] = chosen.int()
             ended = torch.isin(chosen, torch.tensor(sorted(stop_ids))) | (at + 1 == capacity)
@@ -180,9 +168,7 @@ class Generator:
                 alive, chosen = alive[kept], chosen[kept]
             bias = torch.zeros(len(alive), 1, 1, at + 1, dtype=torch.bfloat16)
             bias.masked_fill_(~visible[alive, None, None, : at + 1], float("-inf"))
-            step_taps, logits = self._forward(
-                chosen[:, None], bias, (at - pad[alive])[:, None], cache
-            )
+            step_taps, logits = self._forward(chosen[:, None], bias, (at - pad[alive])[:, None], cache)
             taps[alive, at] = step_taps[:, 0]
 
 

@@ -73,7 +73,9 @@ _SLOTS = {
     ).split("|"),
     "name": "Anna Ben Carla David Emma Farid Grace Hugo Ines Jack Kim Leo Maria Noah Olga Paul Rosa Sam Tara Umar".split(),
     "name2": "Alice Bob Clara Dan Eva Felix Gina Hans Ivy John Kate Liam Mona Nick Omar Pia Ruth Sara Tom Vera".split(),
-    "form": "email|short essay|blog post|product description|speech|letter|news article|tweet|poem|dialogue".split("|"),
+    "form": "email|short essay|blog post|product description|speech|letter|news article|tweet|poem|dialogue".split(
+        "|"
+    ),
     "style": "formal|friendly|funny|dramatic|simple|persuasive|poetic|concise".split("|"),
     "city": "Paris Tokyo Cairo Lima Oslo Rome Delhi Sydney Nairobi Boston Berlin Lisbon Seoul Toronto Istanbul".split(),
 }
@@ -128,7 +130,23 @@ _TEMPLATES = {
 }
 
 # The target continues a user turn that begins so; the empty one is drawn most often.
-STARTERS = ["", "", "", "", "Write a", "Explain", "What", "How", "Give me", "Create a", "Can you", "I", "Here is", "Write code", "List"]
+STARTERS = [
+    "",
+    "",
+    "",
+    "",
+    "Write a",
+    "Explain",
+    "What",
+    "How",
+    "Give me",
+    "Create a",
+    "Can you",
+    "I",
+    "Here is",
+    "Write code",
+    "List",
+]
 
 
 def heldout_prompts() -> list[dict]:
@@ -172,7 +190,9 @@ def _fill(slot: str, rng: random.Random) -> str:
 
 def training_prompts(seed: int) -> list[dict]:
     """The wheels' prompts, shuffled, without the held-out ones."""
-    held = {tuple(row["turns"]) for row in heldout_prompts()} | {(row["turns"][0],) for row in heldout_prompts()}
+    held = {tuple(row["turns"]) for row in heldout_prompts()} | {
+        (row["turns"][0],) for row in heldout_prompts()
+    }
     rows = [row for row in wheel_prompts() if tuple(row["turns"]) not in held]
     random.Random(seed).shuffle(rows)
     return rows
