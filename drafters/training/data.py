@@ -2,7 +2,7 @@
 
 Writes `heldout-*.safetensors` (answers to the held-out prompts) once, then `shard-*.safetensors`
 until N response tokens are there. A second call goes on where the first stopped. Several processes with
-`--worker I --workers K` share the work: on a busy machine K of one thread each are faster than one of K threads.
+`--worker I --workers K` share the work: on a busy machine K of one thread are faster than one of K threads.
 """
 
 import random
