@@ -43,9 +43,13 @@ class HeadConfig(BaseModel):
             raise ValueError("target_layer_ids is empty: the head would see nothing of the context")
         outside = [tap for tap in self.target_layer_ids if not 0 <= tap < self.num_target_layers]
         if outside:
-            raise ValueError(f"target_layer_ids {outside} out of range: target has {self.num_target_layers} layers")
+            raise ValueError(
+                f"target_layer_ids {outside} out of range: target has {self.num_target_layers} layers"
+            )
         if not 0 <= self.mask_token_id < self.vocab_size:
-            raise ValueError(f"mask_token_id {self.mask_token_id} outside the vocabulary of {self.vocab_size}")
+            raise ValueError(
+                f"mask_token_id {self.mask_token_id} outside the vocabulary of {self.vocab_size}"
+            )
         return self
 
     @property

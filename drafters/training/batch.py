@@ -1,13 +1,14 @@
 """From sequences to one padded training batch: anchors, block slots, attention mask and labels.
 
-For an anchor position a (a response token that has no feature yet) the head sees the taps of positions < a and the
-block [token a, MASK, MASK, ...] at positions a, a+1, ...; slot k >= 1 is labelled with token a+k, and the teacher is
-the target's distribution after position a+k-1.
+For an anchor position a (a response token that has no feature yet) the head sees the taps of positions < a
+and the block [token a, MASK, MASK, ...] at positions a, a+1, ...; slot k >= 1 is labelled with token a+k,
+and the teacher is the target's distribution after position a+k-1.
 
-Depth weights exp(-(k-1)/gamma) are applied by sampling instead of multiplying: an anchor's block is cut after slot k
-with the probability that makes slot k appear with exactly that weight. The expectation of the loss is the same, and
-slots nobody would have learned much from are never computed (gamma 4, block 8: 4.7 slots instead of 8). Only a causal
-head may do so, since its slots do not see the ones cut off; a bidirectional one gets full blocks and real weights.
+Depth weights exp(-(k-1)/gamma) are applied by sampling instead of multiplying: an anchor's block is cut
+after slot k with the probability that makes slot k appear with exactly that weight. The expectation of the
+loss is the same, and slots nobody would have learned much from are never computed (gamma 4, block 8: 4.7
+slots instead of 8). Only a causal head may do so, since its slots do not see the ones cut off; a
+bidirectional one gets full blocks and real weights.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jetspec_sglang.drafters.head_config import HeadConfig
-from jetspec_sglang.drafters.training.shards import Sequence
+from ..head_config import HeadConfig
+from .shards import Sequence
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def depth_weights(block_size: int, gamma: float) -> list[float]:
 def sample_anchors(
     sequence: Sequence, count: int, config: HeadConfig, gamma: float, generator: torch.Generator
 ) -> list[tuple[int, int]]:
-    """Up to ``count`` different anchors with their block lengths: (position, slots), in order of position."""
+    """Up to ``count`` different anchors and their block lengths, (position, slots) by position."""
     candidates = sequence.anchors()
     chosen = torch.randperm(len(candidates), generator=generator)[:count].sort().values.tolist()
     draws = torch.rand(len(chosen), generator=generator).tolist()
@@ -59,15 +60,18 @@ def sample_anchors(
     for index, draw in zip(chosen, draws, strict=True):
         depth = sum(draw < weight for weight in weights) if config.causal else len(weights)
         anchor = candidates[index]
-        # Slots past the end have no label; a bidirectional head still computes them, as it will when serving.
-        blocks.append((anchor, 1 + (min(depth, len(sequence.tokens) - 1 - anchor) if config.causal else depth)))
+        # Slots past the end have no label; a bidirectional head still computes them, as it will when
+        # serving.
+        blocks.append(
+            (anchor, 1 + (min(depth, len(sequence.tokens) - 1 - anchor) if config.causal else depth))
+        )
     return blocks
 
 
 def collate(
     sequences: list[Sequence], blocks: list[list[tuple[int, int]]], config: HeadConfig, gamma: float
 ) -> Batch:
-    """Lay the blocks of each sequence side by side; a block sees its own context and itself, never another block."""
+    """Blocks of a sequence side by side; each sees its own context and itself, never another block."""
     context = max(anchor for each in blocks for anchor, _ in each)
     slots = max(sum(length for _, length in each) for each in blocks)
     size = (len(sequences), slots)
@@ -95,7 +99,9 @@ def collate(
         labels.append(sequence.tokens[at])
         topk_ids.append(sequence.topk_ids[at - 1])
         topk_logprobs.append(sequence.topk_logprobs[at - 1])
-    same_block = block_of[:, :, None] == block_of[:, None, :]  # padding is a block of its own: no row without a key
+    same_block = (
+        block_of[:, :, None] == block_of[:, None, :]
+    )  # padding is a block of its own: no row without a key
     if config.causal:
         same_block &= positions[:, :, None] >= positions[:, None, :]
     sees_context = torch.arange(context) < context_len[:, :, None]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class _Strict(BaseModel):
@@ -36,7 +36,9 @@ class FitConfig(_Strict):
     learning_rate: float = Field(6e-4, gt=0)
     warmup: float = Field(0.03, ge=0, lt=1)  # share of the run
     weight_decay: float = Field(0.01, ge=0)
-    ema: float = Field(0.0, ge=0, lt=1)  # decay a step of the exported average; 0 exports the weights themselves
+    ema: float = Field(
+        0.0, ge=0, lt=1
+    )  # decay a step of the exported average; 0 exports the weights themselves
     hard_weight: float = Field(0.1, ge=0, le=1)  # share of the true token in the label, rest is the teacher
     gamma: float = Field(4.0, ge=0)  # depth k weighs exp(-(k-1)/gamma); 0 weighs all depths alike
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of matmuls; master weights are always float32
@@ -44,7 +46,12 @@ class FitConfig(_Strict):
 
     checkpoint_minutes: float = Field(5.0, gt=0)
     eval_minutes: float = Field(10.0, gt=0)
-    eval_tokens: int = Field(4096, ge=1)  # held-out response tokens an evaluation goes over
+    eval_tokens: int = Field(2048, ge=1)  # held-out response tokens an evaluation goes over
+
+    @field_validator("target", "data", "output")
+    @classmethod
+    def _home(cls, path: Path) -> Path:
+        return path.expanduser()
 
     @model_validator(mode="after")
     def _one_budget(self) -> FitConfig:

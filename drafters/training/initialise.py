@@ -1,13 +1,14 @@
 """A head that starts from the target's last layers instead of from noise.
 
-Layer i of the head takes the weights of target layer T-layers+i, and ``fc`` passes the last tap through, so the
-context keys and values start as (nearly) those of the target. Two differences of architecture are bridged:
+Layer i of the head takes the weights of target layer T-layers+i, and ``fc`` passes the last tap through, so
+the context keys and values start as (nearly) those of the target. Two differences of architecture are
+bridged:
 
-* The head's context path has no input_layernorm. The target's norm weight is therefore folded into the columns of
-  q/k/v and the head's own norms start at 1; both paths then compute the same projection.
-* The head normalises queries and keys per head (Qwen3 style) where Llama does not. ``q_norm`` and ``k_norm`` start at
-  the target's root-mean-square query and key of that layer, so attention logits keep their temperature. Where the
-  target has such norms, they are copied.
+* The head's context path has no input_layernorm. The target's norm weight is therefore folded into the
+  columns of q/k/v and the head's own norms start at 1; both paths then compute the same projection.
+* The head normalises queries and keys per head (Qwen3 style) where Llama does not. ``q_norm`` and
+  ``k_norm`` start at the target's root-mean-square query and key of that layer, so attention logits keep
+  their temperature. Where the target has such norms, they are copied.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from jetspec_sglang.drafters.causal_head import CausalParallelHead
-from jetspec_sglang.drafters.head_config import HeadConfig
-from jetspec_sglang.drafters.training.config import HeadShape
+from ..causal_head import CausalParallelHead
+from ..head_config import HeadConfig
+from .config import HeadShape
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def head_config(shape: HeadShape, target_config, target_layer_ids: tuple[int, ..
 
 @torch.no_grad()
 def initialise(head: CausalParallelHead, target: nn.Module, tokens: Tensor) -> None:
-    """Fill ``head`` in place from a Llama- or Qwen3-like ``target``; ``tokens`` [n] are a sample of real text."""
+    """Fill ``head`` in place from a Llama- or Qwen3-like ``target``; ``tokens`` [n] are real text."""
     config, layers = head.config, target.model.layers
     source = range(len(layers) - config.layers, len(layers))
     scales = _qk_rms(target, source, tokens)
@@ -76,7 +77,9 @@ def initialise(head: CausalParallelHead, target: nn.Module, tokens: Tensor) -> N
         mine.self_attn.o_proj.weight.copy_(theirs.self_attn.o_proj.weight)
         for name, scale in zip(("q_norm", "k_norm"), scales[index], strict=True):
             norm = getattr(theirs.self_attn, name, None)
-            getattr(mine.self_attn, name).weight.copy_(norm.weight if norm is not None else torch.tensor(scale))
+            getattr(mine.self_attn, name).weight.copy_(
+                norm.weight if norm is not None else torch.tensor(scale)
+            )
         mine.mlp.load_state_dict({name: theirs.mlp.state_dict()[name] for name in mine.mlp.state_dict()})
         mine.input_layernorm.weight.fill_(1.0)
         mine.post_attention_layernorm.weight.copy_(theirs.post_attention_layernorm.weight)

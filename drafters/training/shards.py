@@ -6,11 +6,12 @@ A shard is one safetensors file with S sequences of M tokens in all:
     offsets       [S+1]    int64     sequence s is tokens[offsets[s]:offsets[s+1]]
     prompt_lens   [S]      int32     its first prompt_lens[s] tokens are the prompt
     taps          [M, K*H] bfloat16  outputs of the target's layers ``target_layer_ids``, side by side
-    topk_ids      [M, 16]  int32     the target's likeliest tokens after position t; rows t >= prompt_len-1 are valid
+    topk_ids      [M, 16]  int32     the target's likeliest tokens after position t, for t >= prompt_len-1
     topk_logprobs [M, 16]  float16   their full-vocabulary log-probabilities at T=1
 
-Its metadata holds a JSON object under "jetspec": target_layer_ids, hidden_size, target, source. ``shard-*`` files are
-for training, ``heldout-*`` files for evaluation only. Files are memory-mapped and read a sequence at a time.
+Its metadata holds a JSON object under "jetspec": target_layer_ids, hidden_size, target, source. ``shard-*``
+files are for training, ``heldout-*`` files for evaluation only. Files are memory-mapped and read a sequence
+at a time.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Shard:
             raise DataError(f"{path}: no `jetspec` metadata with target_layer_ids and hidden_size") from error
         self.offsets: list[int] = self._file.get_tensor("offsets").tolist()
         self.prompt_lens: list[int] = self._file.get_tensor("prompt_lens").tolist()
-        self._slices = {name: self._file.get_slice(name) for name in ("tokens", "taps", "topk_ids", "topk_logprobs")}
+        self._slices = {
+            name: self._file.get_slice(name) for name in ("tokens", "taps", "topk_ids", "topk_logprobs")
+        }
         width, found = len(self.target_layer_ids) * self.hidden_size, self._slices["taps"].get_shape()
         if found != [self.offsets[-1], width]:
             raise DataError(f"{path}: taps are {found}, expected {[self.offsets[-1], width]}")
@@ -119,22 +122,28 @@ class Folder:
         return found
 
 
-def plan(refs: list[Ref], batch_anchors: int, per_sequence: int, generator: torch.Generator) -> list[list[Ref]]:
+def plan(
+    refs: list[Ref], batch_anchors: int, per_sequence: int, generator: torch.Generator
+) -> list[list[Ref]]:
     """One pass over the data as batches of about ``batch_anchors`` anchors, random yet with little padding.
 
-    Shuffled sequences are cut into groups of some sixteen batches; inside a group, neighbours in length share a
-    batch; the batches are shuffled once more so that length does not drift through the pass.
+    Shuffled sequences are cut into groups of some sixteen batches; inside a group, neighbours in length
+    share a batch; the batches are shuffled once more so that length does not drift through the pass.
     """
     order = [refs[i] for i in torch.randperm(len(refs), generator=generator).tolist()]
     group = max(1, 16 * batch_anchors // per_sequence)
     batches: list[list[Ref]] = []
+    batch: list[Ref] = []
     for start in range(0, len(order), group):
-        batch: list[Ref] = []
-        for ref in sorted(order[start : start + group], key=lambda ref: ref.length):
+        pool, batch = (
+            batch + order[start : start + group],
+            [],
+        )  # what did not fill a batch joins the next group
+        for ref in sorted(pool, key=lambda ref: ref.length):
             batch.append(ref)
             if sum(min(each.anchors, per_sequence) for each in batch) >= batch_anchors:
                 batches.append(batch)
                 batch = []
-        if batch:
-            batches.append(batch)
+    if batch and (not batches or len(batch) > len(batches[-1]) // 2):  # a small rest would be a noisy step
+        batches.append(batch)
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
