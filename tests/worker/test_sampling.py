@@ -1,0 +1,139 @@
+"""The target's choice: greedy and sampled rows side by side, SGLang's parameters, and the law of a round."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from jetspec_sglang.sampling import TargetChoice, accept, apply_logit_rules, path_free_rows
+from jetspec_sglang.tree import DraftProposal, build_tree
+
+VOCAB = 8
+
+
+def info(temperature=(1.0,), top_k=(1 << 30,), top_p=(1.0,), min_p=(0.0,), **more) -> SimpleNamespace:
+    """A stand-in for SGLang's SamplingBatchInfo; a greedy request has temperature 1 and top_k 1, as there."""
+    top_ks = torch.tensor(top_k)
+    fields = {
+        "temperatures": torch.tensor(temperature)[:, None],
+        "top_ks": top_ks,
+        "top_ps": torch.tensor(top_p),
+        "min_ps": torch.tensor(min_p),
+        "is_all_greedy": bool((top_ks == 1).all()),
+        "is_any_greedy": bool((top_ks == 1).any()),
+        "need_top_k_sampling": bool((top_ks < VOCAB).any()),
+        "need_top_p_sampling": any(p < 1 for p in top_p),
+        "need_min_p_sampling": any(p > 0 for p in min_p),
+        "max_top_k": None,
+        "sampling_seed": None,
+        "acc_additive_penalties": None,
+        "acc_scaling_penalties": None,
+        "logit_bias": None,
+    }
+    return SimpleNamespace(**{**fields, **more})
+
+
+def law(logits: torch.Tensor, temperature=1.0, top_k=VOCAB, top_p=1.0, min_p=0.0) -> torch.Tensor:
+    """The textbook distribution: temperature, then top-k, top-p and min-p, renormalised."""
+    probs = (logits / temperature).softmax(-1).double()
+    order = probs.argsort(descending=True)
+    kept = probs[order]
+    before = kept.cumsum(0) - kept
+    keep = (torch.arange(VOCAB) < top_k) & (before <= top_p) & (kept >= min_p * kept[0])
+    result = torch.zeros(VOCAB, dtype=torch.float64)
+    result[order[keep]] = kept[keep]
+    return result / result.sum()
+
+
+SETTINGS = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 2.0, "top_k": 3},
+    {"top_p": 0.6},
+    {"min_p": 0.3},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "min_p": 0.1},
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_drawn_tokens_follow_the_filtered_target(setting):
+    torch.manual_seed(0)
+    logits = torch.randn(VOCAB) * 1.5
+    draws = 20_000
+    choice = TargetChoice(
+        logits.expand(1, draws, VOCAB),
+        torch.zeros(1, draws, dtype=torch.int64),
+        info(**{k: (v,) for k, v in setting.items()}),
+    )
+    drawn = choice(None)[0]
+    counts = torch.bincount(drawn, minlength=VOCAB).double()
+    expected = law(logits, **setting)
+    assert counts[expected == 0].sum() == 0
+    live = expected > 0
+    chi2 = ((counts - draws * expected)[live] ** 2 / (draws * expected[live])).sum()
+    assert chi2 < 30, "p below 1e-4 for at most 7 degrees of freedom"
+
+
+def test_greedy_and_sampled_requests_share_a_batch():
+    torch.manual_seed(1)
+    logits = torch.randn(2, 500, VOCAB)
+    choice = TargetChoice(
+        logits, torch.zeros(2, 500, dtype=torch.int64), info((1.0, 1.0), (1, 1 << 30), (1.0, 1.0), (0.0, 0.0))
+    )
+    tokens = choice(None)
+    assert torch.equal(tokens[0], logits[0].argmax(-1))
+    assert not torch.equal(tokens[1], logits[1].argmax(-1))
+
+
+def test_visited_nodes_see_their_own_logits():
+    logits = torch.randn(2, 5, VOCAB)
+    choice = TargetChoice(logits, torch.zeros(2, 5, dtype=torch.int64), info(top_k=(1, 1)))
+    nodes = torch.tensor([[3], [1]])
+    assert choice(nodes).tolist() == [[logits[0, 3].argmax()], [logits[1, 1].argmax()]]
+
+
+def chain(tokens: list[int]):
+    """A tree that is one path of `tokens` below anchor 0."""
+    ids = torch.tensor(tokens)[None, :, None]
+    return build_tree(
+        DraftProposal(ids, torch.full(ids.shape, -0.1)), torch.zeros(1, dtype=torch.int64), len(tokens) + 1
+    )
+
+
+def test_path_free_requests_stop_at_the_root():
+    tree = chain([1, 2, 3])
+    logits = torch.full((1, 4, VOCAB), -5.0)
+    for node, token in enumerate([1, 2, 3, 4]):
+        logits[0, node, token] = 5.0
+    choice = TargetChoice(logits, torch.zeros(1, 4, dtype=torch.int64), info(top_k=(1,)))
+    assert accept(tree, choice, 3, None).tokens.tolist() == [[1, 2, 3, 4]]
+    stopped = accept(tree, choice, 3, torch.tensor([True]))
+    assert stopped.lengths.tolist() == [1]
+    assert stopped.tokens.tolist() == [[1, -1, -1, -1]]
+
+
+def test_penalties_and_bias_change_the_choice():
+    logits = torch.zeros(1, 2, VOCAB)
+    logits[..., 3] = 2.0
+    scaled = logits.clone()
+    apply_logit_rules(scaled, info(acc_scaling_penalties=torch.full((1, VOCAB), 4.0)))
+    assert scaled[0, 0, 3] == 0.5
+    bias = torch.zeros(1, VOCAB)
+    bias[0, 5] = 9.0
+    apply_logit_rules(logits, info(logit_bias=bias, acc_additive_penalties=torch.zeros(1, VOCAB)))
+    assert logits.argmax(-1).tolist() == [[5, 5]]
+
+
+def test_only_path_dependent_parameters_stop_at_the_root():
+    def req(**params):
+        defaults = {
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "min_new_tokens": 0,
+        }
+        return SimpleNamespace(sampling_params=SimpleNamespace(**{**defaults, **params}))
+
+    assert path_free_rows([req(), req()], torch.device("cpu")) is None
+    rows = path_free_rows([req(), req(frequency_penalty=0.5), req(min_new_tokens=4)], torch.device("cpu"))
+    assert rows.tolist() == [False, True, True]
