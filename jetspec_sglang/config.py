@@ -1,0 +1,195 @@
+"""What a JETSPEC run is: one frozen record, and the four places its values come from.
+
+A value is taken from the first source that has one:
+
+1. flags: SGLang's own ``--speculative-num-draft-tokens/-num-steps/-eagle-topk`` and our ``--jetspec-*``;
+2. the draft head's ``config.json``, dict ``jetspec_config``: what the head was trained and tuned for;
+3. ``JETSPEC_CONFIG`` in the environment, JSON text or the path of a JSON file: a site's own defaults;
+4. the built-in defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The user's own channel, read-only for us. `--jetspec-*` flags must outrank the head's config while this
+# one ranks below it, therefore the flags travel to child processes in a variable of their own.
+CONFIG_ENV = "JETSPEC_CONFIG"
+FLAGS_ENV = "JETSPEC_CLI_FLAGS"
+
+MAX_BUDGET = 1024
+MAX_WIDTH = 64
+DEFAULT_BUDGET = 16
+DEFAULT_WIDTH = 8
+
+# SGLang's field for a setting, and how a user types it.
+SGLANG_FLAGS = {
+    "budget": ("speculative_num_draft_tokens", "--speculative-num-draft-tokens"),
+    "depth": ("speculative_num_steps", "--speculative-num-steps"),
+    "width": ("speculative_eagle_topk", "--speculative-eagle-topk"),
+}
+SETTINGS = ("drafter", "scoring", "budget", "depth", "width")
+
+
+class ConfigError(ValueError):
+    """A setting that can't be used. The message is one sentence that says what to do instead."""
+
+
+@dataclass(frozen=True)
+class JetSpecConfig:
+    """The settings of a run. ``budget`` counts the root (1: plain decoding), ``block_length`` the anchor."""
+
+    drafter: str
+    scoring: str
+    budget: int
+    depth: int
+    width: int
+    block_length: int
+
+    def __post_init__(self) -> None:
+        for name in SETTINGS:
+            _check(name, getattr(self, name), self.block_length, "given")
+
+
+def resolve_config(view: Any, head: Any) -> JetSpecConfig:
+    """Settle all settings for the server args in ``view`` and a head with a ``block_size``.
+
+    Raises:
+        ConfigError: a value out of range, of the wrong type or unknown, or JSON that can't be read.
+    """
+    block_length = head.block_size
+    settled: dict[str, tuple[Any, str]] = {}
+    # Lowest rank first: each source overwrites the ones below it.
+    for values, origin in (
+        (environment_settings(), CONFIG_ENV),
+        (head_settings(view), "jetspec_config of the head"),
+        (flag_settings(view), None),
+    ):
+        for name, value in values.items():
+            settled[name] = (value, origin or _flag(name))
+    for name, (value, origin) in settled.items():
+        _check(name, value, block_length, origin)
+    chosen = {name: value for name, (value, _) in settled.items()}
+    chosen.setdefault("drafter", "causal_parallel")
+    chosen.setdefault("scoring", "accum_logp")
+    chosen.setdefault("budget", DEFAULT_BUDGET)
+    chosen.setdefault("depth", block_length - 1)
+    # A root has no room for more children than the budget leaves.
+    chosen.setdefault("width", max(1, min(DEFAULT_WIDTH, chosen["budget"] - 1)))
+    return JetSpecConfig(**chosen, block_length=block_length)
+
+
+def flag_settings(view: Any) -> dict[str, Any]:
+    """Settings from the command line: SGLang's fields that are set, and ``--jetspec-*``."""
+    settings = {}
+    for name, (field, _) in SGLANG_FLAGS.items():
+        value = getattr(view, field, None)
+        if value is not None:
+            settings[name] = value
+    text = os.environ.get(FLAGS_ENV)
+    if text:
+        settings |= _checked_keys(_parse_object(text, FLAGS_ENV), FLAGS_ENV)
+    return settings
+
+
+def head_settings(view: Any) -> dict[str, Any]:
+    """``jetspec_config`` of the head's config.json; empty if the head has none."""
+    folder = getattr(view, "speculative_draft_model_path", None)
+    if not folder or not (file := Path(folder) / "config.json").is_file():
+        return {}
+    section = _parse_object(_read(file), str(file)).get("jetspec_config") or {}
+    where = f"jetspec_config in {file}"
+    if not isinstance(section, dict):
+        raise ConfigError(f"{where} is {section!r}; write a JSON object with any of {', '.join(SETTINGS)}.")
+    return _checked_keys(section, where)
+
+
+def environment_settings() -> dict[str, Any]:
+    """``JETSPEC_CONFIG``, given as JSON text or as the path of a JSON file."""
+    text = os.environ.get(CONFIG_ENV, "").strip()
+    if not text:
+        return {}
+    if text.startswith("{"):
+        return _checked_keys(_parse_object(text, CONFIG_ENV), CONFIG_ENV)
+    file = Path(text).expanduser()
+    if not file.is_file():
+        raise ConfigError(
+            f"{CONFIG_ENV} is {text!r}, which is neither a JSON object nor an existing file; "
+            f'set it to text like {{"budget": 32}} or to the path of such a file, or unset it.'
+        )
+    where = f"{CONFIG_ENV} ({file})"
+    return _checked_keys(_parse_object(_read(file), where), where)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} can't be read ({error}); make it a readable UTF-8 JSON file.") from error
+
+
+def _parse_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{where} is not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}); "
+            f"correct it there."
+        ) from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} holds a JSON {type(value).__name__}; make it an object in braces.")
+    return value
+
+
+def _checked_keys(settings: dict[str, Any], where: str) -> dict[str, Any]:
+    unknown = sorted(set(settings) - set(SETTINGS))
+    if unknown:
+        raise ConfigError(
+            f"{where} has the unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
+            f"use only {', '.join(SETTINGS)}."
+        )
+    return settings
+
+
+def _flag(name: str) -> str:
+    return SGLANG_FLAGS[name][1] if name in SGLANG_FLAGS else f"--jetspec-{name}"
+
+
+def _check(name: str, value: Any, block_length: int, origin: str) -> None:
+    if name in ("drafter", "scoring"):
+        _check_name(name, value, origin)
+        return
+    low, high, why = {
+        "budget": (1, MAX_BUDGET, "nodes of a tree, root included, and 1 is plain decoding"),
+        "depth": (1, block_length - 1, f"the head drafts {block_length - 1} tokens after the anchor"),
+        "width": (1, MAX_WIDTH, "children of a node"),
+    }[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is {value!r} ({origin}); give a whole number from {low} to {high}.")
+    if not low <= value <= high:
+        raise ConfigError(f"{name} is {value} ({origin}); give {low} to {high}: {why}.")
+
+
+def _check_name(name: str, value: Any, origin: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} is {value!r} ({origin}); give a name in quotes.")
+    known = known_names(name)
+    if value not in known:
+        raise ConfigError(f"{name} {value!r} ({origin}) is unknown; give one of {', '.join(known)}.")
+
+
+def known_names(name: str) -> list[str]:
+    """Names registered for ``drafter`` or ``scoring``."""
+    if name == "scoring":
+        from .tree.score import SCORING
+
+        return sorted(SCORING)
+    try:
+        from .drafters.registry import DRAFTERS
+    except ModuleNotFoundError:
+        return ["causal_parallel"]
+    return sorted(DRAFTERS)

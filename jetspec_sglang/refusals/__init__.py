@@ -1,0 +1,50 @@
+"""What JETSPEC doesn't support yet, checked at start and reported all at once. Nothing falls back silently.
+
+The table is in two files: :mod:`.engine` (arguments alone) and :mod:`.target` (target and head).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .engine import CPU_BACKEND, CUDA_BACKENDS, ENGINE
+from .launch import Launch
+from .row import Refusal
+from .target import HEAD, TARGET
+
+__all__ = [
+    "CPU_BACKEND",
+    "CUDA_BACKENDS",
+    "ENGINE",
+    "HEAD",
+    "TABLE",
+    "TARGET",
+    "Launch",
+    "Refusal",
+    "UnsupportedError",
+    "refuse_unsupported",
+    "unsupported",
+]
+
+TABLE = ENGINE + TARGET + HEAD
+
+
+class UnsupportedError(ValueError):
+    """JETSPEC is combined with something it doesn't support; one sentence a line."""
+
+
+def unsupported(launch: Launch) -> list[tuple[str, str]]:
+    """Name and sentence of every row that applies."""
+    return [(row.name, row.explain(launch)) for row in TABLE if row.applies(launch)]
+
+
+def refuse_unsupported(view: Any) -> None:
+    """Check a view of SGLang's server args against the whole table.
+
+    Raises:
+        UnsupportedError: with the sentences of all failing rows.
+    """
+    problems = [sentence for _, sentence in unsupported(Launch(view))]
+    if problems:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise UnsupportedError(f"JETSPEC can't start with these settings:\n{lines}")

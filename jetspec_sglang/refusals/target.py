@@ -1,0 +1,71 @@
+"""Refusals that need the target's or the head's config."""
+
+from __future__ import annotations
+
+from .launch import CAPTURE_METHOD, Launch
+from .row import Refusal
+
+
+def _is_mla(it: Launch) -> bool:
+    return it.target.attention_arch.name == "MLA"
+
+
+def _has_window(it: Launch) -> bool:
+    return it.target.is_hybrid_swa or "sliding_attention" in it.target_layer_types
+
+
+TARGET = (
+    Refusal(
+        "multimodal target",
+        lambda it: it.target.is_multimodal,
+        "target {it.architecture} is multimodal; serve a text-only target.",
+    ),
+    Refusal(
+        "encoder-decoder target",
+        lambda it: it.target.is_encoder_decoder,
+        "target {it.architecture} has an encoder; serve a decoder-only target.",
+    ),
+    Refusal(
+        "sliding-window target",
+        _has_window,
+        "target {it.architecture} has sliding-window layers, whose KV has slots of its own; "
+        "serve a target with full attention in all layers.",
+    ),
+    Refusal(
+        "MLA target",
+        _is_mla,
+        "target {it.architecture} uses latent attention (MLA), whose KV can't be moved along a tree yet; "
+        "serve a target with MHA or GQA.",
+    ),
+    Refusal(
+        "recurrent target",
+        lambda it: it.is_recurrent,
+        "target {it.architecture} has recurrent (Mamba or linear-attention) layers, which need one state a "
+        "tree node; serve a target with full attention in all layers.",
+    ),
+    Refusal(
+        "target without features",
+        lambda it: not it.target_captures,
+        f"SGLang's model class {{it.architecture}} has no {CAPTURE_METHOD}, so no head can read its "
+        "features; serve a target whose class has it, such as LlamaForCausalLM or Qwen3ForCausalLM.",
+    ),
+)
+
+HEAD = (
+    Refusal(
+        "no head",
+        lambda it: not it.head_path,
+        "no draft head is given; add --speculative-draft-model-path with the folder of one.",
+    ),
+    Refusal(
+        "head not found",
+        lambda it: it.head_path and not it.head_exists,
+        "{it.head_path} holds no config.json; give --speculative-draft-model-path a local folder with a head "
+        "(download one with `hf download`, or train one with `jetspec train`).",
+    ),
+    Refusal(
+        "head does not fit",
+        lambda it: it.head_problem,
+        "{it.head_problem}",
+    ),
+)

@@ -1,0 +1,151 @@
+"""Where a setting comes from, and what is refused."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from jetspec_sglang.config import (
+    CONFIG_ENV,
+    FLAGS_ENV,
+    MAX_BUDGET,
+    ConfigError,
+    JetSpecConfig,
+    resolve_config,
+)
+
+HEAD = SimpleNamespace(block_size=16)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    monkeypatch.delenv(CONFIG_ENV, raising=False)
+    monkeypatch.delenv(FLAGS_ENV, raising=False)
+
+
+def view(**fields):
+    return SimpleNamespace(**fields)
+
+
+@pytest.fixture
+def head_folder(tmp_path):
+    def write(**section):
+        (tmp_path / "config.json").write_text(json.dumps({"block_size": 16, "jetspec_config": section}))
+        return str(tmp_path)
+
+    return write
+
+
+def test_defaults():
+    config = resolve_config(view(), HEAD)
+    assert config == JetSpecConfig("causal_parallel", "accum_logp", 16, 15, 8, 16)
+
+
+@pytest.mark.parametrize(("budget", "width"), [(1, 1), (2, 1), (5, 4), (9, 8), (1024, 8)])
+def test_default_width_follows_the_budget(budget, width):
+    assert resolve_config(view(speculative_num_draft_tokens=budget), HEAD).width == width
+
+
+def test_flags_outrank_head_outranks_environment(monkeypatch, head_folder):
+    monkeypatch.setenv(CONFIG_ENV, '{"budget": 2, "depth": 2, "width": 2, "scoring": "accum_logp"}')
+    folder = head_folder(budget=3, depth=3)
+    config = resolve_config(view(speculative_num_draft_tokens=4, speculative_draft_model_path=folder), HEAD)
+    assert (config.budget, config.depth, config.width) == (4, 3, 2)
+
+
+def test_own_flags_outrank_the_head(monkeypatch, head_folder):
+    folder = head_folder(drafter="of_the_head")
+    monkeypatch.setenv(FLAGS_ENV, '{"drafter": "causal_parallel"}')
+    monkeypatch.setenv(CONFIG_ENV, '{"drafter": "of_the_site"}')
+    assert resolve_config(view(speculative_draft_model_path=folder), HEAD).drafter == "causal_parallel"
+
+
+def test_environment_names_a_file(monkeypatch, tmp_path):
+    file = tmp_path / "site.json"
+    file.write_text('{"budget": 7}')
+    monkeypatch.setenv(CONFIG_ENV, str(file))
+    assert resolve_config(view(), HEAD).budget == 7
+
+
+def test_resolving_what_was_settled_changes_nothing(monkeypatch):
+    monkeypatch.setenv(CONFIG_ENV, '{"budget": 7, "width": 3}')
+    first = resolve_config(view(), HEAD)
+    settled = view(
+        speculative_num_draft_tokens=first.budget,
+        speculative_num_steps=first.depth,
+        speculative_eagle_topk=first.width,
+    )
+    assert resolve_config(settled, HEAD) == first
+
+
+@pytest.mark.parametrize(
+    ("fields", "range_"),
+    [
+        ({"speculative_num_draft_tokens": 0}, "1 to 1024"),
+        ({"speculative_num_draft_tokens": 100000}, "1 to 1024"),
+        ({"speculative_num_draft_tokens": -3}, "1 to 1024"),
+        ({"speculative_num_steps": 0}, "1 to 15"),
+        ({"speculative_num_steps": 16}, "1 to 15"),
+        ({"speculative_eagle_topk": 0}, "1 to 64"),
+        ({"speculative_eagle_topk": 65}, "1 to 64"),
+    ],
+)
+def test_out_of_range_names_the_flag_and_the_range(fields, range_):
+    (field,) = fields
+    with pytest.raises(ConfigError) as error:
+        resolve_config(view(**fields), HEAD)
+    assert range_ in str(error.value)
+    assert "--" + field.replace("_", "-") in str(error.value)
+    assert "give" in str(error.value)
+
+
+def test_largest_budget_is_allowed():
+    assert resolve_config(view(speculative_num_draft_tokens=MAX_BUDGET), HEAD).budget == MAX_BUDGET
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"budget": 4, "budgte": 5}', "unknown key budgte; use only drafter, scoring, budget, depth, width"),
+        ('{"a": 1, "b": 2}', "unknown keys a, b"),
+        ('{"budget": 4,\n "width" 5}', "line 2, column 10"),
+        ("/no/such/file.json", "neither a JSON object nor an existing file; set it to"),
+        ('{"budget": "4"}', "give a whole number from 1 to 1024"),
+        ('{"width": true}', "give a whole number from 1 to 64"),
+        ('{"depth": 2.5}', "give a whole number from 1 to 15"),
+        ('{"budget": null}', "give a whole number"),
+        ('{"scoring": 3}', "give a name"),
+        ('{"scoring": "best_guess"}', "accum_logp"),
+        ('{"drafter": "oracle"}', "causal_parallel"),
+    ],
+)
+def test_bad_environment(monkeypatch, text, said):
+    monkeypatch.setenv(CONFIG_ENV, text)
+    with pytest.raises(ConfigError) as error:
+        resolve_config(view(), HEAD)
+    assert said in str(error.value)
+    assert CONFIG_ENV in str(error.value)
+
+
+def test_environment_file_that_holds_a_list(monkeypatch, tmp_path):
+    file = tmp_path / "site.json"
+    file.write_text("[1, 2]")
+    monkeypatch.setenv(CONFIG_ENV, str(file))
+    with pytest.raises(ConfigError, match="JSON list; make it an object"):
+        resolve_config(view(), HEAD)
+
+
+def test_unknown_key_in_the_head(head_folder):
+    with pytest.raises(ConfigError, match=r"jetspec_config in .*config\.json has the unknown key alhpa"):
+        resolve_config(view(speculative_draft_model_path=head_folder(alhpa=1)), HEAD)
+
+
+def test_head_section_that_is_no_object(tmp_path):
+    (tmp_path / "config.json").write_text('{"jetspec_config": [1]}')
+    with pytest.raises(ConfigError, match="write a JSON object"):
+        resolve_config(view(speculative_draft_model_path=str(tmp_path)), HEAD)
+
+
+def test_config_built_by_hand_is_checked_too():
+    with pytest.raises(ConfigError, match="give 1 to 3"):
+        JetSpecConfig("causal_parallel", "accum_logp", 8, 4, 2, block_length=4)
