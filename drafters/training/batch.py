@@ -60,11 +60,9 @@ def sample_anchors(
     for index, draw in zip(chosen, draws, strict=True):
         depth = sum(draw < weight for weight in weights) if config.causal else len(weights)
         anchor = candidates[index]
-        # Slots past the end have no label; a bidirectional head still computes them, as it will when
-        # serving.
-        blocks.append(
-            (anchor, 1 + (min(depth, len(sequence.tokens) - 1 - anchor) if config.causal else depth))
-        )
+        if config.causal:  # slots past the end have no label; a bidirectional head sees them all the same
+            depth = min(depth, len(sequence.tokens) - 1 - anchor)
+        blocks.append((anchor, 1 + depth))
     return blocks
 
 
