@@ -188,8 +188,6 @@ def known_names(name: str) -> list[str]:
         from .tree.score import SCORING
 
         return sorted(SCORING)
-    try:
-        from .drafters.registry import DRAFTERS
-    except ModuleNotFoundError:
-        return ["causal_parallel"]
+    from .drafters.registry import DRAFTERS
+
     return sorted(DRAFTERS)

@@ -115,6 +115,12 @@ ENGINE = (
         "--enable-return-hidden-states and --return-hidden-states-mode.",
     ),
     Refusal(
+        "routed experts",
+        on("enable_return_routed_experts", "enable_return_indexer_topk"),
+        "returning routed experts or indexer choices is not supported, because rejected nodes would be among "
+        "them; leave out --enable-return-routed-experts and --enable-return-indexer-topk.",
+    ),
+    Refusal(
         "custom logit processors",
         on("enable_custom_logit_processor"),
         "--enable-custom-logit-processor is not supported, because a processor expects one row of logits a "

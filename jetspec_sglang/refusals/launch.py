@@ -93,19 +93,31 @@ class Launch:
         return self.get("speculative_draft_model_path")
 
     @cached_property
-    def head_exists(self) -> bool:
-        return bool(self.head_path) and (Path(self.head_path) / "config.json").is_file()
+    def head_folder(self) -> Path | None:
+        """Local folder of the head, downloaded if its path names a hub repository; None if there is none."""
+        if not self.head_path:
+            return None
+        from jetspec_sglang.drafters.checkpoint import CONFIG, HeadError, locate
+
+        try:
+            folder = locate(self.head_path)
+        except HeadError:
+            return None
+        return folder if (folder / CONFIG).is_file() else None
 
     @cached_property
     def head_problem(self) -> str | None:
         """Why the head can't be used with this target, None if it can (or if there is no head to read)."""
-        if not self.head_exists:
+        if self.head_folder is None:
             return None
-        from jetspec_sglang.drafters.checkpoint import HeadError, check_fits_target, read_head_config
+        from jetspec_sglang.drafters import checkpoint
 
         try:
-            check_fits_target(read_head_config(self.head_path), self.target.hf_text_config)
-        except HeadError as error:
+            head = checkpoint.read_head_config(self.head_folder)
+            # SGLang would run a bidirectional block causally, and its drafts would silently be worthless.
+            checkpoint.require_causal(head)
+            checkpoint.check_fits_target(head, self.target.hf_text_config)
+        except checkpoint.HeadError as error:
             return str(error)
         return None
 

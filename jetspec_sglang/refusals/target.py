@@ -51,7 +51,8 @@ TARGET = (
     ),
 )
 
-HEAD = (
+# Decided before SGLang itself opens the head's config: see `jetspec_sglang.head_place`.
+HEAD_PLACE = (
     Refusal(
         "no head",
         lambda it: not it.head_path,
@@ -59,13 +60,17 @@ HEAD = (
     ),
     Refusal(
         "head not found",
-        lambda it: it.head_path and not it.head_exists,
-        "{it.head_path} holds no config.json; give --speculative-draft-model-path a local folder with a head "
-        "(download one with `hf download`, or train one with `jetspec train`).",
+        lambda it: it.head_path and it.head_folder is None,
+        "{it.head_path} is neither a folder with a head's config.json nor a hub repository within reach; "
+        "give --speculative-draft-model-path one of them.",
     ),
+)
+
+HEAD = (
+    *HEAD_PLACE,
     Refusal(
         "head does not fit",
         lambda it: it.head_problem,
-        "{it.head_problem}",
+        "{it.head_problem}; give --speculative-draft-model-path a causal head made for this target.",
     ),
 )

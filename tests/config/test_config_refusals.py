@@ -8,6 +8,7 @@ import pytest
 
 from jetspec_sglang import refusals
 from jetspec_sglang.refusals import TABLE, Launch, UnsupportedError, launch, refuse_unsupported, unsupported
+from jetspec_sglang.refusals.request import problem
 
 Arch = IntEnum("Arch", ["MHA", "MLA", "SSM"])
 
@@ -84,6 +85,7 @@ TRIGGERS = {
         {"return_hidden_states_mode": "last"},
         {"enable_return_aux_hidden_states": True},
     ],
+    "routed experts": [{"enable_return_routed_experts": True}, {"enable_return_indexer_topk": True}],
     "custom logit processors": [{"enable_custom_logit_processor": True}],
     "watermark": [{"enable_watermark": True}],
     "cache tiers": [
@@ -180,6 +182,36 @@ def test_all_problems_are_reported_together(start, monkeypatch):
     assert len(lines) == 4
     assert all(line.startswith("- ") for line in lines[1:])
     assert "--tp-size 2" in lines[1]
+
+
+def request(**fields):
+    parameters = {kind: fields.pop(kind, None) for kind in ("json_schema", "regex", "ebnf", "structural_tag")}
+    defaults = {"return_hidden_states": False, "return_sampling_mask": False}
+    return SimpleNamespace(sampling_params=SimpleNamespace(**parameters), **defaults | fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json_schema": "{}"},
+        {"regex": "a+"},
+        {"ebnf": "root ::= 'a'"},
+        {"structural_tag": "{}"},
+        {"return_hidden_states": "last"},
+        {"return_sampling_mask": True},
+    ],
+    ids=str,
+)
+def test_a_request_is_refused_by_name(fields):
+    (field,) = fields
+    said = problem(request(**fields))
+    assert "JETSPEC" in said
+    assert field in said
+    assert "leave" in said
+
+
+def test_an_ordinary_request_is_served():
+    assert problem(request()) is None
 
 
 def test_typed_and_settled_values_are_kept_apart():

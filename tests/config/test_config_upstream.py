@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jetspec_sglang import upstream
-from jetspec_sglang.upstream_table import CONTRACT, Symbol
+from jetspec_sglang.upstream import CONTRACT, reader
+from jetspec_sglang.upstream.symbol import Symbol
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -85,11 +86,11 @@ def fake_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(source):
-        upstream._module.cache_clear()
+        reader._module.cache_clear()
         (tmp_path / "fakelib" / "mod.py").write_text(source)
 
     yield write
-    upstream._module.cache_clear()
+    reader._module.cache_clear()
 
 
 GOOD = """

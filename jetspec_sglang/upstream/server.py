@@ -1,36 +1,10 @@
-"""Every SGLang symbol that JETSPEC subclasses, calls, reads or hooks, as SGLang 0.5.23 defines it.
-
-A row names the place that *defines* the symbol. Functions state all their parameters (a keyword-only one
-without its marker), classes the members that we use.
-"""
+"""What JETSPEC uses of SGLang on every platform. A row names the place that *defines* the symbol."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .symbol import Symbol, class_, function, name
 
-
-@dataclass(frozen=True)
-class Symbol:
-    """A row: ``params`` of a function, ``members`` of a class, or neither if it only has to exist."""
-
-    path: str
-    params: tuple[str, ...] | None = None
-    members: tuple[str, ...] = ()
-
-
-def function(path: str, params: str = "") -> Symbol:
-    return Symbol(f"sglang.srt.{path}", params=tuple(params.split()))
-
-
-def class_(path: str, members: str = "") -> Symbol:
-    return Symbol(f"sglang.srt.{path}", members=tuple(members.split()))
-
-
-def name(path: str) -> Symbol:
-    return Symbol(f"sglang.srt.{path}")
-
-
-CONTRACT: tuple[Symbol, ...] = (
+SERVER: tuple[Symbol, ...] = (
     # Registration and configuration.
     function(
         "speculative.spec_info.SpeculativeAlgorithm.register",
@@ -56,6 +30,9 @@ CONTRACT: tuple[Symbol, ...] = (
     function("arg_groups.overrides.resolving_view", "server_args"),
     function("arg_groups.overrides.model_config_of", "server_args"),
     function("arg_groups.model_override_base.model_config_of", "server_args"),
+    function("arg_groups.overrides.declare_resolution", "server_args source **fields"),
+    function("arg_groups.resolution_hooks.register_resolution_hook", "name"),
+    function("arg_groups.speculative_hook.handle_speculative_decoding", "server_args"),
     name("arg_groups.choices"),
     name("arg_groups.choices.ATTENTION_BACKEND_CHOICES"),
     name("arg_groups.choices.DRAFT_ATTENTION_BACKEND_CHOICES"),
@@ -84,7 +61,8 @@ CONTRACT: tuple[Symbol, ...] = (
     class_(
         "arg_groups.fields.exec_.ExecFeatures",
         "enable_custom_logit_processor enable_watermark enable_return_hidden_states "
-        "return_hidden_states_mode enable_return_aux_hidden_states enable_mis",
+        "return_hidden_states_mode enable_return_aux_hidden_states enable_mis "
+        "enable_return_routed_experts enable_return_indexer_topk",
     ),
     class_(
         "arg_groups.fields.exec_.ExecKernel",
@@ -126,9 +104,15 @@ CONTRACT: tuple[Symbol, ...] = (
     name("models.registry.ModelRegistry"),
     class_("models.registry._ModelRegistry", "models"),
     # Hooks.
+    function("plugins.load_plugins"),
+    function("speculative.spec_registry.get_spec", "name"),
+    class_("plugins.hook_registry.HookRegistry", "_hooks _patched"),
     function("plugins.hook_registry.HookRegistry.register", "cls target hook hook_type source"),
     class_("plugins.hook_registry.HookType", "AFTER AROUND REPLACE"),
     function("server_args.prepare_server_args", "argv"),
+    function("speculative.dflash_utils.validate_dflash_request", "req enable_overlap"),
+    class_("managers.schedule_batch.Req", "sampling_params return_hidden_states return_sampling_mask"),
+    class_("sampling.sampling_params.SamplingParams", "json_schema regex ebnf structural_tag"),
     function("mem_cache.allocation_sizing.get_alloc_len_per_decode"),
     function("mem_cache.allocation_sizing.get_alloc_reserve_per_decode"),
     function("mem_cache.allocation_sizing.get_req_to_token_extra_context_len"),
@@ -236,15 +220,4 @@ CONTRACT: tuple[Symbol, ...] = (
         "self layer loc_info cache_k cache_v k_scale v_scale layer_id_override dcp_kv_mask",
     ),
     class_("mem_cache.memory_pool.KVWriteLoc", "loc physical"),
-    # The CPU platform.
-    name("platforms.current_platform"),
-    class_("platforms.cpu.CpuDeviceMixin", "device_type get_device"),
-    class_("platforms.device_mixin.PlatformEnum", "OOT"),
-    class_("platforms.interface.PlatformCapabilities"),
-    class_(
-        "platforms.interface.SRTPlatform",
-        "apply_server_args_defaults init_backend get_default_attention_backend get_kv_pool_cls "
-        "get_default_speculative_draft_attention_backend supports_speculative_draft_attention_backend "
-        "supports_speculative_algorithm get_compile_backend",
-    ),
 )
