@@ -1,4 +1,4 @@
-"""An SGLang server as a child process: start it, wait until it answers, ask it, stop it with all its children."""
+"""An SGLang server as a child process: start it, wait for it, ask it, stop it with all its children."""
 
 import contextlib
 import os
@@ -7,13 +7,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import requests
 
 HOST = "127.0.0.1"
+COMMAND = (sys.executable, "-m", "sglang.launch_server")  # replaced in tests
 
 
 class ServerError(RuntimeError):
@@ -33,7 +36,9 @@ class Server:
     Use as a context manager, or `start()` and `stop()`. `log` is the file that holds its output.
     """
 
-    def __init__(self, args: Sequence[str], *, env: dict[str, str] | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, args: Sequence[str], *, env: dict[str, str] | None = None, port: int | None = None
+    ) -> None:
         self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
         self.args = [*args, "--host", HOST, "--port", str(self.port)]
@@ -41,34 +46,50 @@ class Server:
         self.log = Path(tempfile.mkstemp(prefix="jetspec-server-", suffix=".log")[1])
         self._process: subprocess.Popen | None = None
 
-    def start(self, timeout: float = 300, waiting: Callable[[float], None] = lambda seconds: None) -> "Server":
+    def start(
+        self, timeout: float = 300, waiting: Callable[[float], None] = lambda seconds: None
+    ) -> "Server":
         """Start and wait until it generates. `waiting(seconds so far)` is called about twice a second.
 
         Raises ServerError if the process ends or `timeout` (seconds) passes first.
         """
-        with self.log.open("wb") as log:
+        self.launch()
+        try:
+            self.wait(timeout, waiting)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start the process and return at once; `wait` or `ready` tell when it generates."""
+        with self.log.open("wb") as log, _unhurried():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sglang.launch_server", *self.args],
+                [*COMMAND, *self.args],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.env,
                 start_new_session=True,
             )
+
+    def wait(self, timeout: float = 300, waiting: Callable[[float], None] = lambda seconds: None) -> None:
+        """Wait until it generates; see `start`. A server that fails is not stopped here."""
         began = time.monotonic()
-        try:
-            while not self._healthy():
-                if self._process.poll() is not None:
-                    raise ServerError(f"The server ended with status {self._process.returncode}.\n{self.tail()}")
-                elapsed = time.monotonic() - began
-                if elapsed > timeout:
-                    raise ServerError(f"The server did not answer within {timeout:.0f} s.\n{self.tail()}")
-                waiting(elapsed)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(0.5)
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        while not self.ready():
+            elapsed = time.monotonic() - began
+            if elapsed > timeout:
+                raise ServerError(f"The server did not answer within {timeout:.0f} s.\n{self.tail()}")
+            waiting(elapsed)
+            time.sleep(0.5)
+
+    def ready(self) -> bool:
+        """Does it generate now? Raises ServerError if its process has ended."""
+        if self._healthy():
+            return True
+        if not self.alive():
+            status = self._process.returncode if self._process else None
+            raise ServerError(f"The server ended with status {status}.\n{self.tail()}")
+        return False
 
     def _healthy(self) -> bool:
         try:
@@ -78,14 +99,15 @@ class Server:
 
     def stop(self) -> None:
         """End the whole process group, politely first."""
-        if self._process is None:
-            return
-        for sig, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, sig)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience)
-        self._process = None
+        stop_all([self])
+
+    def keep(self) -> int:
+        """Let it run on after this process; returns its process id, and `stop` does nothing from now on."""
+        process, self._process = self._process, None
+        if process is None:
+            raise ServerError("The server is not running.")
+        process.returncode = 0  # not ours to wait for any more
+        return process.pid
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -111,11 +133,62 @@ class Server:
         self.stop()
 
 
+def stop_all(servers: Sequence[Server]) -> None:
+    """End the process groups of `servers` side by side, politely first. Ctrl-C does not cut this short."""
+    running = [server._process for server in servers if server._process is not None]
+    with _unhurried():
+        for sig, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, sig)
+            deadline = time.monotonic() + patience
+            for process in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0, deadline - time.monotonic()))
+        deadline = time.monotonic() + 5
+        while _living({process.pid for process in running}) and time.monotonic() < deadline:
+            time.sleep(0.05)  # killed, but the kernel is still at it
+        for server in servers:
+            server._process = None
+
+
+def _living(groups: set[int]) -> list[int]:
+    """Processes of these process groups that have not ended."""
+    living = []
+    for process in psutil.process_iter() if groups else ():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(process.pid) in groups and process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process.pid)
+    return living
+
+
+@contextlib.contextmanager
+def _unhurried() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back until the end: half-way they would leave processes behind.
+
+    Python handlers and not a signal mask, because a child would inherit the mask.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {
+        sig: signal.signal(sig, lambda number, frame: held.append(number))
+        for sig in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for sig, handler in before.items():
+            signal.signal(sig, handler or signal.SIG_DFL)
+        if held:
+            signal.raise_signal(held[0])
+
+
 @contextlib.contextmanager
 def stopping(*servers: Server) -> Iterator[None]:
     """Stop all of `servers` on the way out, whatever happened."""
     try:
         yield
     finally:
-        for server in servers:
-            server.stop()
+        stop_all(servers)

@@ -1,0 +1,27 @@
+"""`jetspec demo` or `jetspec eval` as a process of its own, on fake servers and a fake tokenizer."""
+
+import sys
+from pathlib import Path
+
+import typer
+
+from jetspec_sglang import demo, eval, serving
+
+
+class FakeChat:
+    def __init__(self, target: Path) -> None:
+        pass
+
+    def tokens(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+
+serving.COMMAND = (sys.executable, str(Path(__file__).with_name("fake_server.py")))
+for module in (demo, eval):
+    module.Chat = FakeChat
+    module.model_folders = lambda target, head: (Path("/target"), Path("/head"))
+eval.head_block_length = lambda head: 8
+
+if __name__ == "__main__":
+    command = {"demo": demo.demo, "eval": eval.evaluate}[sys.argv.pop(1)]
+    typer.run(command)

@@ -1,0 +1,199 @@
+"""Metrics, prompts and tables, without a server."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jetspec_sglang import compare, serving
+from jetspec_sglang.builtin import head as builtin_head_module
+from jetspec_sglang.builtin.head import BuiltinHeadError, builtin_head
+from jetspec_sglang.builtin.prompts import Prompt, PromptError, load_prompts, mixed
+from jetspec_sglang.compare import Answer, CompareError, alternating, decode_cost, speedup, tau
+from jetspec_sglang.demo_report import JETSPEC, PLAIN, Comparison, Result, report, side_by_side
+from jetspec_sglang.eval import PLAIN as PLAIN_CONFIGURATION
+from jetspec_sglang.eval import (
+    Measurement,
+    configurations,
+    parse_budgets,
+    server_flags,
+    stage_shares,
+    summarise,
+)
+from jetspec_sglang.round_stats import RoundStats
+
+
+def answer(seconds: float, tokens: int = 11, first: int = 1, rounds: int = 0, accepted: int = 0) -> Answer:
+    return Answer("text", tuple(range(tokens)), first, 0.1, seconds, rounds, accepted)
+
+
+def test_tau_counts_the_bonus_and_weighs_by_rounds():
+    assert tau([answer(1, rounds=10, accepted=5), answer(1, rounds=30, accepted=45)]) == 1 + 50 / 40
+    assert tau([answer(1)]) == 1
+
+
+def test_speed_leaves_out_what_came_with_the_first_message():
+    assert decode_cost([[answer(2, tokens=12, first=4)]]) == 2 / 8
+
+
+def test_a_prompt_counts_with_its_median_repeat():
+    assert decode_cost([[answer(1), answer(9), answer(2)], [answer(3)]]) == 5 / 20
+
+
+def test_speedup_is_the_ratio_of_total_times_where_lengths_agree():
+    plain, other = [[answer(6)], [answer(2)]], [[answer(1)], [answer(3)]]
+    assert speedup(plain, other) == pytest.approx(8 / 4)
+
+
+def test_a_shorter_answer_is_not_a_faster_one():
+    assert speedup([[answer(2, tokens=21)]], [[answer(1, tokens=11)]]) == pytest.approx(1)
+
+
+def test_order_alternates():
+    assert alternating("ab", 0) == ["a", "b"]
+    assert alternating("ab", 1) == ["b", "a"]
+
+
+def comparison(identical: bool = True) -> Comparison:
+    row = Comparison(Prompt("code", ("Complete this.\ndef fib(n: int):\n    ...",)))
+    row.answers[PLAIN] = [answer(1), answer(1)]
+    row.answers[JETSPEC] = [answer(0.5, 11 if identical else 10, rounds=4, accepted=6)] * 2
+    return row
+
+
+@pytest.mark.parametrize(
+    ("dtype", "identical", "said"),
+    [
+        ("bfloat16", True, "token for token"),
+        ("bfloat16", False, "--dtype float32"),
+        ("float32", False, "must not"),
+    ],
+)
+def test_report_says_what_differs_and_why(dtype, identical, said):
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(report(Result(dtype, 16, [comparison(identical)])))
+    text = screen.file.getvalue()
+    assert said in text
+    assert "def fib(n: int):" in text
+    assert "2.50" in text  # τ = 1 + 6/4
+
+
+def test_summary_is_the_published_schema():
+    summary = Result("float32", 16, [comparison()]).summary()
+    assert json.loads(json.dumps(summary)) == {
+        "dtype": "float32",
+        "budget": 16,
+        "prompts": [
+            {
+                "prompt": "Complete this.\ndef fib(n: int):\n    ...",
+                "identical": True,
+                "plain_tok_s": 10,
+                "jetspec_tok_s": 20,
+                "tau": 2.5,
+            }
+        ],
+        "speedup": 2,
+        "tau": 2.5,
+        "all_identical": True,
+    }
+
+
+def test_columns_show_the_end_of_a_long_text():
+    screen = Console(file=io.StringIO(), width=80, height=20)
+    text = " ".join(f"word{i}" for i in range(300))
+    screen.print(side_by_side({PLAIN: text}, {PLAIN: "40.0 tok/s"}, screen))
+    shown = screen.file.getvalue()
+    assert "word299" in shown
+    assert "word0 " not in shown
+    assert "40.0 tok/s" in shown
+
+
+def test_held_out_prompts_are_mixed_by_domain():
+    first = mixed(load_prompts(), 6)
+    assert [prompt.domain for prompt in first] == ["code", "maths", "chat", "stories", "code", "maths"]
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", '{"turns": []}', '{"turns": [3]}', '{"text": "x"}'])
+def test_a_wrong_prompt_file_is_named(tmp_path, text):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(text)
+    with pytest.raises(PromptError, match=r"prompts\.jsonl") as caught:
+        load_prompts(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_packaged_head_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(BuiltinHeadError, match="--head FOLDER"):
+        builtin_head(tmp_path)
+    monkeypatch.setattr(compare, "builtin_head", lambda: builtin_head_module.builtin_head(tmp_path))
+    with pytest.raises(CompareError, match="no built-in draft head"):
+        compare.model_folders(None, None)
+
+
+def test_wrong_folders_are_told_apart(tmp_path):
+    with pytest.raises(CompareError, match="--head: there is no folder"):
+        compare.model_folders(None, tmp_path / "none")
+    with pytest.raises(CompareError, match=r"--target: .* is no model folder"):
+        compare.model_folders(tmp_path, None)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(CompareError, match="holds no draft head"):
+        compare.model_folders(None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("noise\njetspec: error: budget is 0; give 1 to 1024.\n", "budget is 0; give 1 to 1024."),
+        ("Traceback\n  x\njetspec_sglang.config.ConfigError: no such scoring\nKilled\n", "no such scoring"),
+        ("", "it gave no reason."),
+    ],
+)
+def test_reason_of_a_failed_server(tmp_path, log, reason):
+    server = serving.Server([])
+    server.log = tmp_path / "log"
+    server.log.write_text(log)
+    assert compare.failure_reason(server) == f"{reason} (log: {server.log})"
+
+
+@pytest.mark.parametrize("text", ["", "0", "4,x", "-1"])
+def test_wrong_budgets(text):
+    with pytest.raises(CompareError, match="--budgets"):
+        parse_budgets(text)
+
+
+def test_configurations_and_their_flags():
+    plain, chain, tree = configurations([16], 8)
+    assert [c.name for c in (plain, chain, tree)] == ["plain", "chain 8", "best-first 16"]
+    assert server_flags(plain, Path("/h")) == []
+    flags = " ".join(server_flags(chain, Path("/h")))
+    assert "--speculative-num-draft-tokens 8 --speculative-eagle-topk 1" in flags
+    assert "topk" not in " ".join(server_flags(tree, Path("/h")))
+
+
+def test_summarise_by_domain_and_over_all():
+    tree = configurations([16], 8)[2]
+    measured = [
+        Measurement(tree, PLAIN_CONFIGURATION, "code", 0, 0, answer(2), True),
+        Measurement(tree, tree, "code", 0, 0, answer(1, rounds=4, accepted=6), True),
+        Measurement(tree, PLAIN_CONFIGURATION, "chat", 1, 0, answer(2), True),
+        Measurement(tree, tree, "chat", 1, 0, answer(2, rounds=6, accepted=4), True),
+    ]
+    rows = {(row["expansion"], row["domain"]): row for row in summarise(measured)}
+    assert len(rows) == 6
+    assert rows["none", "all"]["speedup"] == 1
+    assert rows["best-first", "code"]["speedup"] == 2
+    assert rows["best-first", "all"]["tau"] == 2
+    assert rows["best-first", "all"]["tok_s"] == pytest.approx(20 / 3)
+    assert rows["best-first", "all"]["rounds"] == 10
+
+
+def test_stage_shares_are_of_the_time_in_between():
+    before, after = RoundStats(), RoundStats()
+    before.seconds["draft"] = after.seconds["draft"] = 5
+    after.seconds["verify"], after.seconds["commit"] = 3, 1
+    shares = stage_shares(before.summary(), after.summary())
+    assert (shares["draft"], shares["verify"], shares["commit"]) == (0, 0.75, 0.25)
+    assert stage_shares(None, None) == {}
