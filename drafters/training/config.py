@@ -46,7 +46,7 @@ class FitConfig(_Strict):
 
     checkpoint_minutes: float = Field(5.0, gt=0)
     eval_minutes: float = Field(10.0, gt=0)
-    eval_tokens: int = Field(2048, ge=1)  # held-out response tokens an evaluation goes over
+    eval_tokens: int = Field(2048, ge=1)  # held-out response tokens; the last evaluation takes all
 
     @field_validator("target", "data", "output")
     @classmethod

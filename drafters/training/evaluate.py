@@ -9,6 +9,7 @@ reaches past the end are left out.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import torch
@@ -44,16 +45,20 @@ class Tally:
 
 
 @torch.no_grad()
-def evaluate(head: CausalParallelHead, target: Target, refs: list[Ref], tokens: int) -> dict[str, object]:
-    """Go over held-out sequences until ``tokens`` response tokens are seen.
+def evaluate(
+    head: CausalParallelHead, target: Target, refs: list[Ref], tokens: int | None
+) -> dict[str, object]:
+    """Go over held-out sequences, in one fixed shuffled order, until ``tokens`` response tokens are seen.
+
+    None goes over all of them.
 
     Returns ``accuracy`` (top-1 a depth) and ``tau_chain``, ``tau_tree16``, ``tau_tree64``.
     """
     depth = head.config.block_size - 1
     tallies = {name: Tally() for name in ("chain", *(f"tree{n}" for n in BUDGETS))}
     hits, seen, done = torch.zeros(depth), torch.zeros(depth), 0
-    for ref in refs:
-        if done >= tokens:
+    for ref in random.Random(0).sample(refs, len(refs)):  # a part must not be all of one kind
+        if tokens is not None and done >= tokens:
             break
         sequence = ref.read()
         done += len(sequence.anchors())

@@ -117,7 +117,7 @@ class Run:
         loss = soft_label_loss(rows, self.target.lm_head, ids, probs, batch.weights)
         return loss, (entropy * batch.weights).sum().item()
 
-    def evaluate(self) -> dict | None:
+    def evaluate(self, tokens: int | None) -> dict | None:
         """Held-out numbers of the weights that would be exported; None without held-out data."""
         names = self.folder.names("heldout")
         if not names:
@@ -126,7 +126,7 @@ class Run:
         if self.ema:
             head = CausalParallelHead(self.head.config)
             head.load_state_dict(self.ema.tensors)
-        self.evaluation = evaluate(head, self.target, self.folder.refs(names), self.config.eval_tokens)
+        self.evaluation = evaluate(head, self.target, self.folder.refs(names), tokens)
         return self.evaluation
 
     def save(self) -> None:
@@ -193,7 +193,7 @@ def fit(config: FitConfig, progress: Report = lambda _: None) -> dict | None:
 def _loop(run: Run, report: Report, stop: list[int]) -> None:
     config, progress = run.config, run.progress
     last_save = last_eval = time.monotonic()
-    if progress.step == 0 and (result := run.evaluate()):
+    if progress.step == 0 and (result := run.evaluate(config.eval_tokens)):
         report({"heldout": result})
     window: list[dict] = []
     anchors, since = 0, time.monotonic()
@@ -213,13 +213,13 @@ def _loop(run: Run, report: Report, stop: list[int]) -> None:
             report({**mean, "anchors_per_s": rate, "passes": progress.passes})
             window, anchors, since = [], 0, now
         if time.monotonic() - last_eval > config.eval_minutes * 60:
-            if result := run.evaluate():
+            if result := run.evaluate(config.eval_tokens):
                 report({"heldout": result})
             last_eval = since = time.monotonic()
         if time.monotonic() - last_save > config.checkpoint_minutes * 60:
             run.save()
             last_save = time.monotonic()
-    if not stop and (result := run.evaluate()):
+    if not stop and (result := run.evaluate(None)):
         report({"heldout": result})
     run.save()
 
