@@ -18,10 +18,11 @@ def register() -> None:
     _registered = True
     _add_algorithm()
     try:
-        from . import flags, hooks, upstream
+        from . import cpu, flags, hooks, upstream
 
         upstream.require()
         hooks.install()
+        cpu.install_hooks()
         flags.install()
     except Exception as error:
         _failure = error
@@ -35,17 +36,18 @@ def failure() -> Exception | None:
 def _add_algorithm() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    def validate(server_args) -> None:
+    def require_hooks(server_args) -> None:
         if _failure is not None:
             raise RuntimeError(f"JETSPEC can't run in this SGLang: {_failure}") from _failure
 
     @SpeculativeAlgorithm.register(
         algorithm.NAME,
         supports_overlap=True,
-        validate_server_args=validate,
+        validate_server_args=require_hooks,
         spec_class=algorithm.JetSpecAlgo,
     )
     def worker_class(server_args):
+        require_hooks(server_args)  # again: this is another process than the one that parsed the arguments
         from .worker import JetSpecWorker
 
         return JetSpecWorker

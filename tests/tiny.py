@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from jetspec_sglang.drafters.causal_head import CausalParallelHead
+from jetspec_sglang.drafters.checkpoint import write_head
+from jetspec_sglang.drafters.head_config import HeadConfig
 
 VOCAB = 512
 
@@ -28,4 +31,28 @@ def tiny_target(folder: Path, *, seed: int = 0, context: int = 512, layers: int 
         initializer_range=0.2,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def tiny_head(folder: Path, *, seed: int = 0, layers: int = 2, block_size: int = 6, target_layers: int = 3) -> Path:
+    """A random causal-parallel head for `tiny_target`, in the published format (which rounds it to bf16)."""
+    torch.manual_seed(seed)
+    config = HeadConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        layers=layers,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        vocab_size=VOCAB,
+        block_size=block_size,
+        target_layer_ids=(0, 1),
+        mask_token_id=3,
+        causal=True,
+        num_target_layers=target_layers,
+        max_position_embeddings=4096,
+    )
+    write_head(folder, config, CausalParallelHead(config).state_dict(), "A random head for tests.")
     return folder

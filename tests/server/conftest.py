@@ -1,0 +1,40 @@
+"""Real SGLang servers on the CPU, shared by the tests of a module."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tiny
+
+from jetspec_sglang.serving import Server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory) -> dict[str, str]:
+    """Paths of a tiny random target and head."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return {
+        "target": str(tiny.tiny_target(folder / "target")),
+        "head": str(tiny.tiny_head(folder / "head")),
+    }
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[..., Server]]:
+    """Start servers that end with the module."""
+    servers = []
+
+    def start(*args: str, env: dict[str, str] | None = None) -> Server:
+        server = Server(args, env=env)
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.stop()
