@@ -62,10 +62,9 @@ def _slab_attention(module, query, key, value, attention_mask, scaling, dropout=
             query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
         )
         return out.transpose(1, 2), None
-    # One query a request: read each KV head once for its whole group of query heads.
+    # One query a request: the query heads of a group become the rows of one query, so keys are read once.
     grouped = query.view(batch, key.shape[1], -1, dim)
-    scores = (grouped @ key.transpose(2, 3)) * scaling + attention_mask
-    out = scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+    out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
     return out.reshape(batch, 1, heads, dim), None
 
 
@@ -141,13 +140,15 @@ class Generator:
         step_taps, logits = self._forward(ids, mask[:, None], positions, cache)
         taps[:, :width] = step_taps
         alive = torch.arange(rows)  # rows of the buffers that the batch's rows stand for
+        done = torch.zeros(rows, dtype=torch.bool)  # of the batch's rows: answers that have ended
+        stops = torch.tensor(sorted(stop_ids))
         for at in range(width, capacity):
             logprobs, index = top_k_logprobs(logits, TOPK)
             top_ids[alive, at - 1] = index.int()
             top_logprobs[alive, at - 1] = logprobs.half()
             chosen = index[:, 0] if choose is None else choose(logits)
             tokens[alive, at] = chosen.int()
-            ended = torch.isin(chosen, torch.tensor(sorted(stop_ids))) | (at + 1 == capacity)
+            ended = ~done & (torch.isin(chosen, stops) | (at + 1 == capacity))
             for row in alive[ended].tolist():
                 span = slice(int(pad[row]), at + 1)
                 taps[row, at] = 0  # the last token is never context
@@ -158,13 +159,13 @@ class Generator:
                     top_ids[row, span].clone(),
                     top_logprobs[row, span].clone(),
                 )
-            keep = ~ended
-            if not keep.any():
+            done |= ended
+            if done.all():
                 return
-            if ended.any():
-                kept = keep.nonzero()[:, 0]
+            if done.float().mean() > 0.15:  # dropping rows copies the whole cache, so not one by one
+                kept = (~done).nonzero()[:, 0]
                 cache.keep(kept)
-                alive, chosen = alive[kept], chosen[kept]
+                alive, chosen, done = alive[kept], chosen[kept], done[kept]
             bias = torch.zeros(len(alive), 1, 1, at + 1, dtype=torch.bfloat16)
             bias.masked_fill_(~visible[alive, None, None, : at + 1], float("-inf"))
             step_taps, logits = self._forward(chosen[:, None], bias, (at - pad[alive])[:, None], cache)
