@@ -28,6 +28,9 @@ COMMANDS = {
         "jetspec_sglang.check:check", "Check environment, SGLang and, if given, a head and its target."
     ),
     "demo": Command("jetspec_sglang.demo:demo", "Serve a small model plainly and with JETSPEC, and compare."),
+    "train": Command(
+        "jetspec_sglang.train:train", "Train a head: answers of the target, fit, export; see examples/train/."
+    ),
     "eval": Command("jetspec_sglang.eval:evaluate", "Measure accept length and speed of a head by budget."),
 }
 

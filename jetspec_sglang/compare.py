@@ -110,9 +110,23 @@ def model_folders(target: Path | None, head: Path | None) -> tuple[Path, Path]:
     try:
         head = head or builtin_head()  # first, as it costs nothing to find out
         head_block_length(head)
-        return target or builtin_target(), head
+        target = target or builtin_target()
+        _check_fit(head, target)
+        return target, head
     except (BuiltinHeadError, BuiltinTargetError) as error:
         raise CompareError(str(error)) from error
+
+
+def _check_fit(head: Path, target: Path) -> None:
+    """Find out before two servers start. The server checks again."""
+    from transformers import AutoConfig
+
+    from .drafters.checkpoint import HeadError, check_fits_target, read_head_config
+
+    try:
+        check_fits_target(read_head_config(head), AutoConfig.from_pretrained(target))
+    except (HeadError, ValueError) as error:
+        raise CompareError(f"{head} does not go with {target}: {error}.") from error
 
 
 def _check_model_folder(folder: Path, option: str) -> None:
@@ -278,7 +292,11 @@ def ending_cleanly(name: str) -> Iterator[None]:
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {sig: signal.signal(sig, leave) for sig in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        sig: signal.signal(sig, leave)
+        for sig in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(sig) != signal.SIG_IGN  # nohup
+    }
     try:
         yield
     except (CompareError, PromptError, ServerError, OSError) as error:

@@ -34,6 +34,8 @@ from .demo_report import JETSPEC, PLAIN, REPEATS, Comparison, Result, report, re
 from .serving import Server, stopping
 
 PROMPTS = 6
+# Tokens a message. With 1, plain decoding would send several times the messages of JETSPEC and pay for them.
+STREAM_INTERVAL = 4
 WARM_UP, WARM_UP_TOKENS = "Name three colours.", 16
 
 
@@ -100,7 +102,7 @@ def compare_prompt(
             def show(text: str, name: str = name) -> None:
                 screen.texts[name] = text
 
-            answer = ask(servers[name], tokens, max_new_tokens, on_text=show)
+            answer = ask(servers[name], tokens, max_new_tokens, stream_interval=STREAM_INTERVAL, on_text=show)
             row.answers[name].append(answer)
             screen.answered(name, answer)
     screen.console.print(result_line(row), highlight=False)

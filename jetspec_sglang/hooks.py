@@ -11,7 +11,9 @@ def install() -> None:
     HookRegistry.register(sizing + "get_alloc_len_per_decode", slots_per_round, HookType.AROUND)
     HookRegistry.register(sizing + "get_req_to_token_extra_context_len", row_headroom, HookType.AFTER)
     state = "sglang.srt.managers.scheduler_components.internal_state."
-    HookRegistry.register(state + "SchedulerInternalStateController._add_speculative", add_round_stats, HookType.AFTER)
+    HookRegistry.register(
+        state + "SchedulerInternalStateController._add_speculative", add_round_stats, HookType.AFTER
+    )
 
 
 def _selected() -> bool:

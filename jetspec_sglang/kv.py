@@ -5,7 +5,9 @@ import torch
 SINK = 0  # SGLang's padding slot: written by padding rows, read by nobody
 
 
-def reserved_slots(req_to_token: torch.Tensor, rows: torch.Tensor, lens: torch.Tensor, count: int) -> torch.Tensor:
+def reserved_slots(
+    req_to_token: torch.Tensor, rows: torch.Tensor, lens: torch.Tensor, count: int
+) -> torch.Tensor:
     """Slots `[B, count]` int64 behind each request's committed prefix. They are reserved already: read, never rewritten.
 
     req_to_token: [R, W] int32 slot table; rows: [B] request rows in it; lens: [B] committed lengths.
@@ -14,7 +16,9 @@ def reserved_slots(req_to_token: torch.Tensor, rows: torch.Tensor, lens: torch.T
     return req_to_token[rows[:, None], columns].to(torch.int64)
 
 
-def commit_moves(slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def commit_moves(
+    slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(to, from) slots `[B, L]` that bring an accepted path to the front of the verify window.
 
     slots: [B, N] the window; path: [B, L] accepted nodes, -1 behind the end; lengths: [B].

@@ -16,13 +16,16 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    _add_algorithm()
     try:
-        from . import cpu, flags, hooks, upstream
+        _add_algorithm()  # first, or there would be nothing to raise the error when JETSPEC is selected
+        from . import cpu, flags, head_place, hooks, upstream
+        from .refusals import request
 
-        upstream.require()
-        hooks.install()
+        upstream.require_version()
         cpu.install_hooks()
+        hooks.install()
+        request.install()
+        head_place.install()
         flags.install()
     except Exception as error:
         _failure = error
@@ -36,18 +39,24 @@ def failure() -> Exception | None:
 def _add_algorithm() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    def require_hooks(server_args) -> None:
+    def require_hooks() -> None:
         if _failure is not None:
             raise RuntimeError(f"JETSPEC can't run in this SGLang: {_failure}") from _failure
+
+    def validate(server_args) -> None:
+        from . import upstream
+
+        require_hooks()
+        upstream.require()
 
     @SpeculativeAlgorithm.register(
         algorithm.NAME,
         supports_overlap=True,
-        validate_server_args=require_hooks,
+        validate_server_args=validate,
         spec_class=algorithm.JetSpecAlgo,
     )
     def worker_class(server_args):
-        require_hooks(server_args)  # again: this is another process than the one that parsed the arguments
+        require_hooks()  # again: this is another process than the one that parsed the arguments
         from .worker import JetSpecWorker
 
         return JetSpecWorker

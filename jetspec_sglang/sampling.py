@@ -77,7 +77,10 @@ def path_free_rows(reqs, device: torch.device) -> torch.Tensor | None:
     length); None if there are none. They commit one token a round, which keeps them exact.
     """
     rows = [
-        p.frequency_penalty != 0 or p.presence_penalty != 0 or p.repetition_penalty != 1 or p.min_new_tokens > 0
+        p.frequency_penalty != 0
+        or p.presence_penalty != 0
+        or p.repetition_penalty != 1
+        or p.min_new_tokens > 0
         for p in (req.sampling_params for req in reqs)
     ]
     return torch.tensor(rows, device=device) if any(rows) else None

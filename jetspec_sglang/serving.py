@@ -24,9 +24,15 @@ class ServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
+    """A TCP port on loopback that nobody listens on now.
+
+    Raises ServerError if there is none.
+    """
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        try:
+            probe.bind((HOST, 0))
+        except OSError as error:
+            raise ServerError(f"There is no free TCP port on {HOST} ({error}).") from error
         return probe.getsockname()[1]
 
 

@@ -63,7 +63,8 @@ class JetSpecWorker(BaseSpecWorker):
         return [("draft", self.drafter.runner)]
 
     def init_cuda_graphs(self) -> None:
-        """Rounds run eagerly: neither the target's verify nor the draft is captured."""
+        """Set up the drafter's eager runner. Rounds run eagerly: neither verify nor draft is captured."""
+        self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         self.round_stats.count(num_correct_drafts_per_req)
@@ -85,7 +86,9 @@ class JetSpecWorker(BaseSpecWorker):
 
         Written before returning: the radix cache may share these slots right after.
         """
-        result = self.target_worker.forward_batch_generation(batch, capture_hidden_mode=CaptureHiddenMode.FULL)
+        result = self.target_worker.forward_batch_generation(
+            batch, capture_hidden_mode=CaptureHiddenMode.FULL
+        )
         result.new_seq_lens = batch.seq_lens
         publish(batch.seq_lens)
         positions = torch.cat(
@@ -203,7 +206,10 @@ class JetSpecWorker(BaseSpecWorker):
     def _add_logprobs(self, accepted: Acceptance, logits_output, batch) -> None:
         """Log-probabilities of the committed tokens, in SGLang's layout (`[B, max_depth + 1]`)."""
         batch_size = accepted.path.shape[0]
-        nodes = accepted.path.clamp(min=0) + torch.arange(batch_size, device=self.device)[:, None] * self.config.budget
+        nodes = (
+            accepted.path.clamp(min=0)
+            + torch.arange(batch_size, device=self.device)[:, None] * self.config.budget
+        )
         chosen = torch.zeros(batch_size * self.config.budget, dtype=torch.int64, device=self.device)
         live = accepted.path >= 0
         chosen[nodes[live]] = accepted.tokens[live]

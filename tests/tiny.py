@@ -12,7 +12,9 @@ from jetspec_sglang.drafters.head_config import HeadConfig
 VOCAB = 512
 
 
-def tiny_target(folder: Path, *, seed: int = 0, context: int = 512, layers: int = 3) -> Path:
+def tiny_target(
+    folder: Path, *, seed: int = 0, context: int = 512, layers: int = 3, head_dim: int = 16
+) -> Path:
     """A random Llama (hidden 64) of `VOCAB` tokens, fp32, without a tokenizer. Its logits are spread enough
     that greedy decoding has no near-ties."""
     torch.manual_seed(seed)
@@ -23,6 +25,7 @@ def tiny_target(folder: Path, *, seed: int = 0, context: int = 512, layers: int 
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=head_dim,
         max_position_embeddings=context,
         tie_word_embeddings=False,
         bos_token_id=1,
@@ -34,7 +37,15 @@ def tiny_target(folder: Path, *, seed: int = 0, context: int = 512, layers: int 
     return folder
 
 
-def tiny_head(folder: Path, *, seed: int = 0, layers: int = 2, block_size: int = 6, target_layers: int = 3) -> Path:
+def tiny_head(
+    folder: Path,
+    *,
+    seed: int = 0,
+    layers: int = 2,
+    block_size: int = 6,
+    target_layers: int = 3,
+    head_dim: int = 16,
+) -> Path:
     """A random causal-parallel head for `tiny_target`, in the published format (which rounds it to bf16)."""
     torch.manual_seed(seed)
     config = HeadConfig(
@@ -43,7 +54,7 @@ def tiny_head(folder: Path, *, seed: int = 0, layers: int = 2, block_size: int =
         layers=layers,
         heads=4,
         kv_heads=2,
-        head_dim=16,
+        head_dim=head_dim,
         rms_norm_eps=1e-6,
         rope_theta=10000.0,
         vocab_size=VOCAB,

@@ -52,7 +52,15 @@ class CausalParallelDrafter:
     """
 
     def __init__(
-        self, *, head: HeadConfig, width: int, depth: int, server_args, gpu_id: int, nccl_port: int, target_worker,
+        self,
+        *,
+        head: HeadConfig,
+        width: int,
+        depth: int,
+        server_args,
+        gpu_id: int,
+        nccl_port: int,
+        target_worker,
         attention_backend: str,
     ) -> None:
         ModelRegistry.models[ARCHITECTURE] = CausalParallelModel

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
@@ -60,11 +60,21 @@ class FitConfig(_Strict):
         return self
 
 
-def load_config(path: Path) -> FitConfig:
-    """Read JSON or YAML."""
-    text = path.read_text()
-    if path.suffix == ".json":
-        return FitConfig.model_validate(json.loads(text))
-    import yaml
+class TrainConfig(_Strict):
+    """One file for all stages: data, fit, export."""
 
-    return FitConfig.model_validate(yaml.safe_load(text))
+    fit: FitConfig
+    export: Path  # folder of the finished head
+    response_tokens: int = Field(1_500_000, ge=1)  # that the data stage generates
+    target_layer_ids: tuple[int, ...]  # taps, in the order in which the head reads them
+    max_new_tokens: int = Field(320, ge=1)
+
+    @field_validator("export")
+    @classmethod
+    def _home(cls, path: Path) -> Path:
+        return path.expanduser()
+
+
+def load_config(path: Path) -> TrainConfig:
+    """Read JSON or YAML (JSON is YAML)."""
+    return TrainConfig.model_validate(yaml.safe_load(path.read_text()))

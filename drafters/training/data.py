@@ -1,8 +1,8 @@
-"""The data stage: `python -m jetspec_sglang.drafters.training.data --target T --out DIR --tokens N`.
+"""The data stage: prompts in, shards out.
 
 Writes `heldout-*.safetensors` (answers to the held-out prompts) once, then `shard-*.safetensors`
 until N response tokens are there. A second call goes on where the first stopped. Several processes with
-`--worker I --workers K` share the work: on a busy machine K of one thread are faster than one of K threads.
+`worker` 0…K-1 share the work: on a busy machine K of one thread are faster than one of K threads.
 """
 
 import random
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import typer
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
@@ -34,6 +33,8 @@ class DataStage:
         self.max_new_tokens = max_new_tokens
         self.stop_ids = {self.tokenizer.eos_token_id}
         self.description = {
+            "source": "greedy answers of the target to templates, to prompts that it wrote itself, and to "
+            "prompts of HumanEval, MT-Bench and GSM8K that are not held out",
             "target": self.generator.model.config.name_or_path or str(target),
             "target_layer_ids": target_layer_ids,
             "hidden_size": self.generator.model.config.hidden_size,
@@ -108,24 +109,3 @@ def response_tokens(folder: Path) -> int:
         with safe_open(path, "pt") as shard:
             total += len(shard.get_tensor("tokens")) - int(shard.get_tensor("prompt_lens").sum())
     return total
-
-
-def main(
-    target: Path,
-    out: Path,
-    tokens: int = 1_500_000,
-    taps: str = "1,8,14,20,27",
-    max_new_tokens: int = 320,
-    worker: int = 0,
-    workers: int = 1,
-) -> None:
-    stage = DataStage(target, out, [int(t) for t in taps.split(",")], max_new_tokens)
-
-    def report(done: int, rate: float) -> None:
-        print(f"{done} response tokens, {rate:.0f}/s", flush=True)
-
-    stage.run(tokens, worker, workers, report=report)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -83,15 +82,3 @@ def _quality(evaluation: dict | None) -> str:
     taus = "\n".join(f"| {label} | {evaluation[f'tau_{name}']:.2f} |" for name, label in names.items())
     accuracy = ", ".join(f"{value:.3f}" for value in evaluation["accuracy"])
     return QUALITY.format(tokens=evaluation["tokens"], taus=taus, accuracy=accuracy)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="output folder of fit")
-    parser.add_argument("head", type=Path, help="folder to write")
-    args = parser.parse_args()
-    export(args.run, args.head)
-
-
-if __name__ == "__main__":
-    main()

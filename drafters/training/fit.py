@@ -6,20 +6,18 @@ The output folder gets ``checkpoint.pt`` (the run goes on from it when started a
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 
 from ..causal_head import CausalParallelHead
 from . import state
 from .batch import Batch, collate, sample_anchors
-from .config import FitConfig, load_config
+from .config import FitConfig
 from .evaluate import evaluate
 from .initialise import Target, head_config, initialise, load_target
 from .loss import soft_label_loss, soft_targets
@@ -222,15 +220,3 @@ def _loop(run: Run, report: Report, stop: list[int]) -> None:
     if not stop and (result := run.evaluate(None)):
         report({"heldout": result})
     run.save()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, help="JSON or YAML")
-    fit(
-        load_config(parser.parse_args().config), progress=lambda record: print(json.dumps(record), flush=True)
-    )
-
-
-if __name__ == "__main__":
-    main()

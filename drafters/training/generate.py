@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jetspec_sglang.kernels.top_k import top_k_logprobs
 from safetensors.torch import save_file
 from transformers import AttentionInterface, AutoModelForCausalLM, Cache
+
+from jetspec_sglang.kernels.top_k import top_k_logprobs
 
 TOPK = 16
 

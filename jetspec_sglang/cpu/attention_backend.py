@@ -61,7 +61,7 @@ class CpuAttentionBackend(AttentionBackend):
         save_kv_cache: bool,
         extra: dict,
     ) -> torch.Tensor:
-        """`q [tokens, q_heads * head_dim]`, `k, v [tokens, kv_heads, head_dim]` -> `[tokens, q_heads * v]`."""
+        """`q [tokens, q_heads * d]`, `k, v [tokens, kv_heads, d]` -> `[tokens, q_heads * v_head_dim]`."""
         visibility = layer_visibility(layer, extra)
         if save_kv_cache and k is not None:
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc), k, v)

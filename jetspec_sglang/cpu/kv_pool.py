@@ -13,6 +13,14 @@ class CpuKVPool(MHATokenToKVPool):
         # The base class sizes and warms up a Triton copy kernel here.
         self._kv_copy_config = None
 
+    def _store_kv_layer(
+        self, layer_idx: int, loc: torch.Tensor, cache_k: torch.Tensor, cache_v: torch.Tensor
+    ) -> None:
+        """Write `cache_k`, `cache_v` `[tokens, kv_heads, head_dim]` to the slots `loc [tokens]`."""
+        loc = loc.long()
+        self.k_buffer[layer_idx].index_copy_(0, loc, cache_k)
+        self.v_buffer[layer_idx].index_copy_(0, loc, cache_v)
+
     def _move_kv_cache_impl(self, tgt_loc: torch.Tensor, src_loc: torch.Tensor) -> None:
         """Copy slot `src_loc[i]` to slot `tgt_loc[i]` in every layer; both `[n]` integers.
 

@@ -31,9 +31,10 @@ class JetSpecCpuPlatform(CpuDeviceMixin, SRTPlatform):
         apply_defaults(server_args)
 
     def init_backend(self) -> None:
-        from jetspec_sglang.cpu.attention_backend import register
+        from jetspec_sglang.cpu import attention_backend, layer_ops
 
-        register()
+        attention_backend.register()
+        layer_ops.register()
 
     def get_default_attention_backend(self) -> str:
         return ATTENTION_BACKEND

@@ -197,3 +197,12 @@ def test_stage_shares_are_of_the_time_in_between():
     shares = stage_shares(before.summary(), after.summary())
     assert (shares["draft"], shares["verify"], shares["commit"]) == (0, 0.75, 0.25)
     assert stage_shares(None, None) == {}
+
+
+def test_no_free_port_is_one_sentence(monkeypatch):
+    def bind(self, address):
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(serving.socket.socket, "bind", bind, raising=False)
+    with pytest.raises(serving.ServerError, match="no free TCP port"):
+        serving.free_port()

@@ -123,5 +123,5 @@ def test_bad_settings_are_refused(target_folder, data_folder, tmp_path):
 
 def test_the_shipped_recipe_is_valid():
     config = load_config(Path(__file__).parents[2] / "examples" / "train" / "smollm2.yaml")
-    assert config.head.block_size == 8
-    assert config.learning_rate == 6e-4
+    assert config.fit.head.block_size == 8
+    assert config.target_layer_ids == (1, 8, 14, 20, 27)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from jetspec_sglang.kernels.tree_attention import AttentionPlan, Visibility, run_or_indices, tree_attention
 from jetspec_sglang.kernels.tree_attention_reference import tree_attention_reference
 

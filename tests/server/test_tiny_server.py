@@ -80,15 +80,24 @@ def test_stop_tokens_end_inside_a_round(plain, jetspec):
 
 def test_logprobs_are_those_of_plain_decoding(plain, jetspec):
     ids = prompts(4)[4]
-    request = {"return_logprob": True, "top_logprobs_num": 3, "logprob_start_len": 10, "token_ids_logprob": [5, 9]}
+    request = {
+        "return_logprob": True,
+        "top_logprobs_num": 3,
+        "logprob_start_len": 10,
+        "token_ids_logprob": [5, 9],
+    }
     got, want = (greedy(server, ids, 12, **request)["meta_info"] for server in (jetspec, plain))
     for name in ("input_token_logprobs", "output_token_logprobs"):
         assert [row[1] for row in got[name]] == [row[1] for row in want[name]]
-        assert [row[0] for row in got[name]][1:] == pytest.approx([row[0] for row in want[name]][1:], abs=1e-4)
+        assert [row[0] for row in got[name]][1:] == pytest.approx(
+            [row[0] for row in want[name]][1:], abs=1e-4
+        )
     for name in ("output_top_logprobs", "output_token_ids_logprobs"):
         for ours, theirs in zip(got[name], want[name], strict=True):
             assert [token for _, token, _ in ours] == [token for _, token, _ in theirs]
-            assert [value for value, _, _ in ours] == pytest.approx([value for value, _, _ in theirs], abs=1e-4)
+            assert [value for value, _, _ in ours] == pytest.approx(
+                [value for value, _, _ in theirs], abs=1e-4
+            )
 
 
 @pytest.mark.parametrize(
@@ -99,16 +108,23 @@ def test_logprobs_are_those_of_plain_decoding(plain, jetspec):
 def test_penalised_requests_are_identical(plain, jetspec, penalty):
     params = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True, **penalty}
     ids = prompts(5)[2]
-    assert jetspec.generate(input_ids=ids, sampling_params=params)["output_ids"] == (
-        plain.generate(input_ids=ids, sampling_params=params)["output_ids"]
+    assert (
+        jetspec.generate(input_ids=ids, sampling_params=params)["output_ids"]
+        == (plain.generate(input_ids=ids, sampling_params=params)["output_ids"])
     )
 
 
 def test_logit_bias_is_applied_at_every_node(plain, jetspec):
-    params = {"temperature": 0, "max_new_tokens": 10, "ignore_eos": True, "logit_bias": {"44": 6.0, "45": 5.5}}
+    params = {
+        "temperature": 0,
+        "max_new_tokens": 10,
+        "ignore_eos": True,
+        "logit_bias": {"44": 6.0, "45": 5.5},
+    }
     ids = prompts(6)[3]
-    assert jetspec.generate(input_ids=ids, sampling_params=params)["output_ids"] == (
-        plain.generate(input_ids=ids, sampling_params=params)["output_ids"]
+    assert (
+        jetspec.generate(input_ids=ids, sampling_params=params)["output_ids"]
+        == (plain.generate(input_ids=ids, sampling_params=params)["output_ids"])
     )
 
 
@@ -144,7 +160,10 @@ def test_aborted_requests_leave_nothing_behind(jetspec):
 
 
 def test_requests_that_jetspec_refuses_get_a_clear_error(jetspec):
-    body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 4, "json_schema": '{"type": "object"}'}}
+    body = {
+        "input_ids": [5, 6],
+        "sampling_params": {"max_new_tokens": 4, "json_schema": '{"type": "object"}'},
+    }
     answer = requests.post(jetspec.url + "/generate", json=body, timeout=60)
     assert answer.status_code == 400
     assert "grammar" in answer.text.lower()

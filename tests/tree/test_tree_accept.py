@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tree_cases import assert_same, collate, trees
+
 from jetspec_sglang.tree import (
     NONE,
     Acceptance,
@@ -15,7 +17,6 @@ from jetspec_sglang.tree import (
     walk,
 )
 from jetspec_sglang.tree.accept_reference import follow_reference
-from tree_cases import assert_same, collate, trees
 
 VOCAB = 4
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tree_cases import NEG_INF, assert_same, collate, proposals
+
 from jetspec_sglang.tree import DraftProposal, ancestor_mask, build_tree, scoring_policy
 from jetspec_sglang.tree.build_heap import build_heap
 from jetspec_sglang.tree.build_levels import build_levels
 from jetspec_sglang.tree.build_reference import build_reference
-from tree_cases import NEG_INF, assert_same, collate, proposals
 
 
 def reference(proposal, anchors, budget):

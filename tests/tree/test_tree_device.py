@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from jetspec_sglang.tree import (
     DraftProposal,
     accept_greedy,

@@ -11,9 +11,10 @@ from collections import defaultdict
 
 import pytest
 import torch
+from tree_cases import collate, repeat
+
 from jetspec_sglang.tree import accept_match, follow, sample
 from jetspec_sglang.tree.accept_reference import follow_reference
-from tree_cases import collate, repeat
 
 VOCAB = 3
 

@@ -3,6 +3,8 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tree_cases import collate, trees
+
 from jetspec_sglang.tree import ancestor_mask, follow, full_mask, positions, retrieve_links
 from jetspec_sglang.tree.layout import ancestor_mask_tensor, retrieve_links_tensor
 from jetspec_sglang.tree.layout_reference import (
@@ -10,7 +12,6 @@ from jetspec_sglang.tree.layout_reference import (
     full_mask_reference,
     retrieve_links_reference,
 )
-from tree_cases import collate, trees
 
 
 @settings(max_examples=100, deadline=None)

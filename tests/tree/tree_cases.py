@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from hypothesis import strategies as st
+
 from jetspec_sglang.tree import NONE, DraftProposal, TokenTree
 
 NEG_INF = float("-inf")
