@@ -42,22 +42,10 @@ def rms_norm_forward(self, x, residual=None, post_residual_addition=None, quant_
     wide = x if dtype == torch.float32 else x.float()
     if residual is not None:
         wide = wide + residual
-    out = rms_norm(wide, (self.hidden_size,), fp32_weight(self), self.variance_epsilon)
+    out = rms_norm(wide, (self.hidden_size,), None, self.variance_epsilon).mul_(self.weight)
     if dtype != torch.float32:
         out = out.to(dtype)
     return out if residual is None else (out, wide.to(dtype))
-
-
-def fp32_weight(module) -> torch.Tensor:
-    """The module's weight in fp32; the copy is renewed when the weight is loaded again or replaced."""
-    weight = module.weight
-    if weight.dtype == torch.float32:
-        return weight
-    source = (weight.data_ptr(), weight._version)
-    cached = module.__dict__.get("_jetspec_fp32_weight")
-    if cached is None or cached[0] != source:
-        cached = module.__dict__["_jetspec_fp32_weight"] = (source, weight.detach().float())
-    return cached[1]
 
 
 def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:

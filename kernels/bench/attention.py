@@ -72,24 +72,24 @@ def interleave(variants: dict, rounds: int, calls: int) -> dict[str, float]:
     return {name: statistics.median(values[1:]) for name, values in samples.items()}  # the first warms up
 
 
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
 def main(
-    rows: Annotated[list[int], typer.Option(help="Query rows: 1 decodes, N verifies a tree of N.")] = [
-        1,
-        16,
-        64,
-    ],
-    context: Annotated[list[int], typer.Option(help="Committed tokens.")] = [100, 300, 1000],  # noqa: B006
+    rows: Annotated[str, typer.Option(help="Query rows: 1 decodes, N verifies a tree of N.")] = "1,16",
+    context: Annotated[str, typer.Option(help="Committed tokens.")] = "100,300,1000",
     heads: Annotated[str, typer.Option(help="query heads, key heads, head dimension")] = "9,3,64",
     dtype: Annotated[str, typer.Option(help="bfloat16 or float32")] = "bfloat16",
     scattered: Annotated[bool, typer.Option(help="Slots in random order, so keys must be gathered.")] = False,
     threads: int = 1,
-    rounds: int = 9,
-    calls: int = 20,
+    rounds: int = 7,
+    calls: int = 10,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the rows as JSON.")] = None,
 ) -> None:
     """Compare the CPU attention of this project with SGLang's torch_native backend."""
     torch.set_num_threads(threads)
-    shape = tuple(int(part) for part in heads.split(","))
+    shape = tuple(numbers(heads))
     results = []
     table = Table(
         title=f"one layer, heads {heads}, {dtype}, {'scattered' if scattered else 'one run of slots'}"
@@ -97,8 +97,8 @@ def main(
     for column in ("rows", "context", "jetspec_cpu µs", "torch_native µs", "native / ours"):
         table.add_column(column, justify="right")
     with torch.no_grad():
-        for count in rows:
-            for length in context:
+        for count in numbers(rows):
+            for length in numbers(context):
                 times = interleave(
                     make_case(count, length, shape, getattr(torch, dtype), scattered), rounds, calls
                 )

@@ -49,7 +49,7 @@ def batch(mode, prefixes, rows, tree_mask=None):
         seq_lens=torch.tensor(lengths),
         seq_lens_cpu=torch.tensor(lengths),
         extend_seq_lens_cpu=rows if mode == ForwardMode.EXTEND else None,
-        out_cache_loc=torch.tensor(sum(new, [])),
+        out_cache_loc=torch.tensor([slot for slots in new for slot in slots]),
         spec_info=SimpleNamespace(draft_token_num=rows[0], tree_mask=tree_mask) if verify else None,
     )
 

@@ -24,7 +24,8 @@ from sglang.srt.arg_groups.overrides import resolving_view
 assert type(current_platform).__name__ == "JetSpecCpuPlatform", current_platform
 
 def resolve(*extra):
-    args = prepare_server_args(["--model-path", sys.argv[1], "--load-format", "dummy", "--skip-tokenizer-init", *extra])
+    common = ["--model-path", sys.argv[1], "--load-format", "dummy", "--skip-tokenizer-init"]
+    args = prepare_server_args([*common, *extra])
     args.resolve_once()
     return resolving_view(args)
 
@@ -32,8 +33,10 @@ plain = resolve()
 assert (plain.device, plain.attention_backend, plain.sampling_backend) == ("cpu", "jetspec_cpu", "pytorch")
 assert 1024 <= plain.max_total_tokens <= 65536
 assert plain.max_running_requests == 32
-given = resolve("--attention-backend", "torch_native", "--max-total-tokens", "300", "--max-running-requests", "3")
-assert (given.attention_backend, given.max_total_tokens, given.max_running_requests) == ("torch_native", 300, 3)
+flags = "--attention-backend torch_native --max-total-tokens 300 --max-running-requests 3"
+given = resolve(*flags.split())
+assert given.attention_backend == "torch_native"
+assert (given.max_total_tokens, given.max_running_requests) == (300, 3)
 assert resolve("--mem-fraction-static", "0.1").max_total_tokens is None
 
 from jetspec_sglang import cpu
