@@ -37,16 +37,22 @@ def free_port() -> int:
 
 
 class Server:
-    """`python -m sglang.launch_server ARGS` in a process group of its own.
+    """`python -m sglang.launch_server ARGS` in a process group of its own; `program` replaces what Python runs.
 
     Use as a context manager, or `start()` and `stop()`. `log` is the file that holds its output.
     """
 
     def __init__(
-        self, args: Sequence[str], *, env: dict[str, str] | None = None, port: int | None = None
+        self,
+        args: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        port: int | None = None,
+        program: Sequence[str] = ("-m", "sglang.launch_server"),
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
+        self.program = list(program)
         self.args = [*args, "--host", HOST, "--port", str(self.port)]
         self.env = {**os.environ, **(env or {})}
         self.log = Path(tempfile.mkstemp(prefix="jetspec-server-", suffix=".log")[1])
