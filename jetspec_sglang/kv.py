@@ -8,7 +8,7 @@ SINK = 0  # SGLang's padding slot: written by padding rows, read by nobody
 def reserved_slots(
     req_to_token: torch.Tensor, rows: torch.Tensor, lens: torch.Tensor, count: int
 ) -> torch.Tensor:
-    """Slots `[B, count]` int64 behind each request's committed prefix. They are reserved already: read, never rewritten.
+    """Slots `[B, count]` int64 behind each request's committed prefix. They are reserved: read, never rewritten.
 
     req_to_token: [R, W] int32 slot table; rows: [B] request rows in it; lens: [B] committed lengths.
     """

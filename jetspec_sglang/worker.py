@@ -1,4 +1,4 @@
-"""The worker that SGLang's scheduler drives: prefill, then round after round of draft, build, verify, accept, commit."""
+"""The worker that SGLang's scheduler drives: prefill, then rounds of draft, build, verify, accept, commit."""
 
 import torch
 from sglang.srt.arg_groups.overrides import resolving_view

@@ -37,6 +37,8 @@ def apply_defaults(server_args) -> None:
         server_args.chunked_prefill_size = CHUNKED_PREFILL_SIZE
     if server_args.max_running_requests is None:
         server_args.max_running_requests = MAX_RUNNING_REQUESTS
+    # By default an idle scheduler polls without a pause: a whole core, of the few that this machine has.
+    server_args.sleep_on_idle = True
     if server_args.max_total_tokens is None and server_args.mem_fraction_static is None:
         server_args.max_total_tokens = default_pool_tokens(server_args)
 

@@ -36,6 +36,11 @@ class JetSpecCpuPlatform(CpuDeviceMixin, SRTPlatform):
         attention_backend.register()
         layer_ops.register()
 
+    def post_load_model(self, model) -> None:
+        from jetspec_sglang.cpu.packed_linear import pack_linear_layers
+
+        pack_linear_layers(model)
+
     def get_default_attention_backend(self) -> str:
         return ATTENTION_BACKEND
 

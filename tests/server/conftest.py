@@ -12,8 +12,6 @@ import tiny
 
 from jetspec_sglang.serving import Server
 
-pytestmark = pytest.mark.server
-
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory) -> dict[str, str]:
@@ -30,8 +28,8 @@ def serve() -> Iterator[Callable[..., Server]]:
     """Start servers that end with the module."""
     servers = []
 
-    def start(*args: str, env: dict[str, str] | None = None) -> Server:
-        server = Server(args, env=env)
+    def start(*args: str, **how) -> Server:
+        server = Server(args, **how)
         servers.append(server)
         return server.start()
 

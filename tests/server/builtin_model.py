@@ -1,0 +1,64 @@
+"""The built-in target and its trained head as servers, and prompts that stress token identity."""
+
+import json
+import random
+from importlib.resources import files
+
+from transformers import AutoTokenizer
+
+from jetspec_sglang.builtin.head import builtin_head
+from jetspec_sglang.builtin.target import builtin_target
+
+CONTEXT = 1024
+COMMON = (
+    *("--model-path", str(builtin_target()), "--dtype", "float32", "--context-length", str(CONTEXT)),
+    *("--max-total-tokens", "12000", "--chunked-prefill-size", "128", "--random-seed", "1"),
+)
+
+
+def jetspec_flags(budget: int, overlap: bool) -> tuple[str, ...]:
+    return (
+        *("--speculative-algorithm", "JETSPEC", "--speculative-draft-model-path", str(builtin_head())),
+        *("--speculative-num-draft-tokens", str(budget)),
+        *(() if overlap else ("--disable-overlap-schedule",)),
+    )
+
+
+def prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:
+    """(prompt ids, new tokens): held-out chats, one token, random tokens, repetition, shared prefixes, long ones,
+    and some that run into the context's end."""
+    rng = random.Random(seed)
+    tokenizer = AutoTokenizer.from_pretrained(builtin_target())
+    rows = [json.loads(line) for line in (files("jetspec_sglang") / "builtin" / "heldout.jsonl").open()]
+    chats = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": row["turns"][0]}], add_generation_prompt=True, return_dict=False
+        )
+        for row in rows
+    ]
+    book = [token for chat in chats for token in chat]
+    cases: list[tuple[list[int], int]] = []
+    while len(cases) < count:
+        chat = rng.choice(chats)
+        kind = len(cases) % 8
+        if kind < 3:
+            cases.append((chat, rng.randint(1, 64)))
+        elif kind == 3:
+            cases.append(([rng.randrange(17, 49000)], 24))
+        elif kind == 4:
+            cases.append((chat[-12:] * rng.randint(2, 12), 40))  # loops: whole blocks are accepted
+        elif kind == 5:
+            cases.append((chat[: len(chat) // 2] + rng.choice(chats)[-20:], 32))  # a prefix others share
+        elif kind == 6:
+            start = rng.randrange(len(book) - 700)
+            cases.append((book[start : start + rng.randint(300, 700)], 24))
+        else:
+            start, room = rng.randrange(len(book) - CONTEXT), rng.randint(4, 40)
+            cases.append((book[start : start + CONTEXT - 1 - room], room))  # ends with the context
+    return cases
+
+
+def ask(server, case: tuple[list[int], int]) -> dict:
+    ids, new_tokens = case
+    params = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
+    return server.generate(input_ids=ids, sampling_params=params)

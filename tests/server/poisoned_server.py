@@ -1,0 +1,39 @@
+"""`sglang.launch_server` with NaN in every KV slot that holds nothing: unwritten ones, and freed ones at once.
+
+Started as a script, so that the scheduler's process, which SGLang spawns, imports it too.
+"""
+
+import runpy
+
+import torch
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+
+from jetspec_sglang.cpu.kv_pool import CpuKVPool
+
+POOLS: list[CpuKVPool] = []  # of this process: target's and drafter's
+
+
+def poison(pool: CpuKVPool, slots) -> None:
+    for buffer in (*pool.k_buffer, *pool.v_buffer):
+        buffer[slots] = torch.nan
+
+
+def install() -> None:
+    made, freed = CpuKVPool.__init__, TokenToKVPoolAllocator.free
+
+    def init(self, *args, **kwargs) -> None:
+        made(self, *args, **kwargs)
+        poison(self, slice(None))
+        POOLS.append(self)
+
+    def free(self, free_index) -> None:
+        for pool in POOLS:
+            poison(pool, free_index)
+        freed(self, free_index)
+
+    CpuKVPool.__init__, TokenToKVPoolAllocator.free = init, free
+
+
+install()
+if __name__ == "__main__":
+    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
