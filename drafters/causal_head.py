@@ -16,6 +16,8 @@ Letters in shapes: b batch, T context tokens, S slots of one or several blocks, 
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -142,7 +144,8 @@ class CausalParallelHead(nn.Module):
         self.config = config
         self.fc = nn.Linear(config.tap_width, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        # A ModuleList, whose type doesn't say of what.
+        self.layers = cast(list[Layer], nn.ModuleList(Layer(config) for _ in range(config.layers)))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = Rope(config.head_dim, config.rope_theta)
 

@@ -191,6 +191,7 @@ def head_fits(subject: Subject) -> str:
 def _target_config(subject: Subject) -> Any:
     from transformers import AutoConfig
 
+    assert subject.target is not None  # its checks run only where one is given
     try:
         return AutoConfig.from_pretrained(subject.target)
     except (OSError, ValueError) as error:

@@ -45,6 +45,7 @@ class RoundState(SpecInput):
 
     def merge_batch(self, other: "RoundState") -> None:
         if self.future_indices is not None:
+            assert other.future_indices is not None  # the scheduler relays all batches or none
             self.future_indices = torch.cat([self.future_indices, other.future_indices])
         else:
             self.bonus_tokens = torch.cat([self.bonus_tokens, other.bonus_tokens])

@@ -37,12 +37,12 @@ class TargetChoice:
     def _draw(self, logits: torch.Tensor, positions: torch.Tensor, per_request: int) -> torch.Tensor:
         """One token a row; logits [R, V], request r owning rows r*per_request…"""
 
-        def of_row(parameter: torch.Tensor | None) -> torch.Tensor | None:
-            return None if parameter is None else parameter.repeat_interleave(per_request, 0)
+        def of_row(parameter: torch.Tensor) -> torch.Tensor:
+            return parameter.repeat_interleave(per_request, 0)
 
         info = self.info
         probs = (logits / of_row(info.temperatures)).softmax(-1)
-        seed = of_row(info.sampling_seed)
+        seed = None if info.sampling_seed is None else of_row(info.sampling_seed)
         plain = not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling)
         if plain and seed is None:
             return torch.multinomial(probs, 1)[:, 0]

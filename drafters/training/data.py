@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import safe_open
@@ -44,19 +45,19 @@ class DataStage:
     def encode(self, turns: list[str]) -> list[int]:
         """The chat template around the first turn, ready for the answer."""
         messages = [{"role": "user", "content": turns[0]}]
-        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return cast(list[int], tokens)  # what is returned depends on the arguments, which its type leaves out
 
     def self_written(self, count: int, rng: random.Random) -> list[list[int]]:
         """Prompts sampled from the target after an opened user turn, encoded as `encode` does."""
         marker = "\x00"
-        opening = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": marker}], tokenize=False
-        ).partition(marker)[0]
+        turn = self.tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False)
+        opening = cast(str, turn).partition(marker)[0]
         starts = [self.tokenizer.encode(opening + rng.choice(STARTERS)) for _ in range(count)]
         offset = len(self.tokenizer.encode(opening))
         turns = []
         for answer in self.generator.answer(starts, 80, self.stop_ids, choose=_sample):
-            text = self.tokenizer.decode(answer.tokens[offset:], skip_special_tokens=True).strip()
+            text = cast(str, self.tokenizer.decode(answer.tokens[offset:], skip_special_tokens=True)).strip()
             if 8 <= len(text) <= 600:
                 turns.append(self.encode([text]))
         return turns

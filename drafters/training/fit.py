@@ -58,9 +58,10 @@ class Run:
 
     def share_done(self) -> float:
         """0 at the start, 1 at the end of the budget."""
-        if self.config.steps is not None:
-            return self.progress.step / self.config.steps
-        return self.progress.seconds / (self.config.minutes * 60)
+        if self.config.minutes is not None:
+            return self.progress.seconds / (self.config.minutes * 60)
+        assert self.config.steps is not None  # FitConfig takes exactly one of the two
+        return self.progress.step / self.config.steps
 
     def batches(self) -> Iterator[list[Ref]]:
         """Pass after pass; shards that have appeared meanwhile join at the start of a pass."""

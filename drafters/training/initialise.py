@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,8 @@ def head_config(shape: HeadShape, target_config, target_layer_ids: tuple[int, ..
 @torch.no_grad()
 def initialise(head: CausalParallelHead, target: nn.Module, tokens: Tensor) -> None:
     """Fill ``head`` in place from a Llama- or Qwen3-like ``target``; ``tokens`` [n] are real text."""
-    config, layers = head.config, target.model.layers
+    config, decoder = head.config, _decoder(target)
+    layers = decoder.layers
     source = range(len(layers) - config.layers, len(layers))
     scales = _qk_rms(target, source, tokens)
     for mine, index in zip(head.layers, source, strict=True):
@@ -86,20 +88,25 @@ def initialise(head: CausalParallelHead, target: nn.Module, tokens: Tensor) -> N
     head.fc.weight.zero_()
     head.fc.weight[:, -config.hidden_size :].fill_diagonal_(1.0)
     head.hidden_norm.weight.fill_(1.0)
-    head.norm.weight.copy_(target.model.norm.weight)
+    head.norm.weight.copy_(decoder.norm.weight)
+
+
+def _decoder(target: nn.Module) -> Any:
+    """LlamaModel, Qwen3Model, …: the same attributes, but no class in common that declares them."""
+    return target.model
 
 
 def _qk_rms(target: nn.Module, indices: range, tokens: Tensor) -> dict[int, tuple[float, float]]:
     """Root mean square of a query and of a key component, a layer each, over real text."""
     seen: dict[tuple[int, str], float] = {}
-    hooks = []
+    hooks, layers = [], _decoder(target).layers
     for index in indices:
         for name in ("q_proj", "k_proj"):
 
             def note(_module, _inputs, output, key=(index, name)) -> None:
                 seen[key] = output.float().pow(2).mean().sqrt().item()
 
-            hooks.append(getattr(target.model.layers[index].self_attn, name).register_forward_hook(note))
+            hooks.append(getattr(layers[index].self_attn, name).register_forward_hook(note))
     target(input_ids=tokens[None])
     for hook in hooks:
         hook.remove()

@@ -89,7 +89,7 @@ def rotate_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_siz
 
 def side_by_side(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether the key's columns follow the query's in the same rows of one storage."""
-    return (
+    return bool(
         query.untyped_storage().data_ptr() == key.untyped_storage().data_ptr()
         and query.stride() == key.stride()
         and query.stride(1) == 1

@@ -8,9 +8,11 @@ same size again, and happens only where that fits a modest part of what is free.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import psutil
 import torch
+from sglang.srt.layers.quantization.base_config import QuantizeMethodBase
 from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod
 
 logger = logging.getLogger(__name__)
@@ -19,7 +21,7 @@ MAX_SHARE_OF_AVAILABLE_MEMORY = 1 / 8
 MAX_BYTES = 4 << 30
 
 
-class _Packed:
+class _Packed(QuantizeMethodBase):
     """One layer's packed copy of its weight `[out, in]`, made at first use and dropped on weight updates."""
 
     _copy: torch.Tensor | None = None
@@ -60,7 +62,7 @@ def pack_linear_layers(model: torch.nn.Module) -> int:
 
     Weight updates through the model's `load_weights` drop the packed copies.
     """
-    layers = [layer for layer in model.modules() if _can_pack(layer)]
+    layers: list[Any] = [layer for layer in model.modules() if _can_pack(layer)]
     # Tied modules share one weight but are used once each as a linear layer, so each name counts.
     size = sum(layer.weight.nbytes for layer in layers)
     limit = min(psutil.virtual_memory().available * MAX_SHARE_OF_AVAILABLE_MEMORY, MAX_BYTES)
@@ -68,7 +70,7 @@ def pack_linear_layers(model: torch.nn.Module) -> int:
         if layers:
             logger.info("Weights stay unpacked: %.1f GB more would be needed.", size / 1e9)
         return 0
-    methods = []
+    methods: list[_Packed] = []
     for layer in layers:
         layer.quant_method = PACKED_FORM[type(layer.quant_method)]()
         methods.append(layer.quant_method)
@@ -104,4 +106,4 @@ def _forget_on_load(model: torch.nn.Module, methods: list[_Packed]) -> None:
             for method in methods:
                 method.forget()
 
-    model.load_weights = load_weights
+    model.load_weights = load_weights  # type: ignore[assignment]  # torch types attributes as tensors
