@@ -125,7 +125,7 @@ class CausalParallelDrafter:
         )
         hidden = self.runner.forward(forward_batch).logits_output.hidden_states
         rows = hidden.view(len(anchors), length, -1)[:, 1:].flatten(0, 1)
-        logits = torch.nn.functional.linear(rows, self.lm_head.weight)[:, : self.head.vocab_size]
+        logits = self.lm_head.quant_method.apply(self.lm_head, rows)[:, : self.head.vocab_size]
         logprobs, tokens = top_k_logprobs(logits, self.width)
         shape = (len(anchors), length - 1, self.width)
         return DraftProposal(token_ids=tokens.view(shape), logprobs=logprobs.view(shape))

@@ -119,6 +119,11 @@ class Launch:
             checkpoint.check_fits_target(head, self.target.hf_text_config)
         except checkpoint.HeadError as error:
             return str(error)
+        last = self.target.num_hidden_layers - 1
+        if last in head.target_layer_ids:
+            return (
+                f"the head reads the output of layer {last}, the target's last, which SGLang doesn't hand out"
+            )
         return None
 
 
@@ -128,7 +133,9 @@ def can_capture(architecture: str) -> bool:
     Importing a model takes seconds that the launching process doesn't spend otherwise, so the class's source
     is read first; only a class that doesn't define the method itself is imported, as it may inherit it.
     """
-    for file in sorted(module_path("sglang.srt.models").glob("*.py")):
+    folder = module_path("sglang.srt.models")
+    assert folder is not None  # the contract's check has found SGLang
+    for file in sorted(folder.glob("*.py")):
         text = file.read_text(encoding="utf-8")
         if f"class {architecture}(" not in text:
             continue

@@ -23,4 +23,7 @@ def top_k_logprobs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Te
     """Log-probabilities (fp32, normalised over the full row, as half precision would invent ties) and indices
     [R, k] of the k likeliest entries of `logits` [R, V]."""
     values, indices = top_k(logits, k)
-    return values.float() - logits.float().logsumexp(-1, keepdim=True), indices
+    values = values.float()
+    highest = values[:, :1]
+    total = (logits.float() - highest).exp_().sum(-1, keepdim=True)
+    return values - highest - total.log_(), indices

@@ -39,6 +39,10 @@ CASES = {
     "depth": ({}, {"speculative_num_steps": 8}),
     "bidirectional": ({"dflash_config": {"target_layer_ids": [1], "mask_token_id": 3}}, {}),
     "other target": ({"hidden_size": 128}, {}),
+    "last layer": (
+        {"dflash_config": {"causal_head": True, "target_layer_ids": [1, 3], "mask_token_id": 3}},
+        {},
+    ),
     "no head": (None, {"speculative_draft_model_path": None}),
     "wrong path": (None, {"speculative_draft_model_path": "/no/such/head"}),
     "memory": ({}, {"speculative_num_draft_tokens": 1024, "max_running_requests": 20000}),
@@ -140,6 +144,7 @@ def test_several_problems_are_told_at_once(settled):
         ("depth", "ConfigError", "give 1 to 7"),
         ("bidirectional", "UnsupportedError", "bidirectional"),
         ("other target", "UnsupportedError", "made for this target"),
+        ("last layer", "UnsupportedError", "output of layer 3, the target's last"),
         ("no head", "UnsupportedError", "add --speculative-draft-model-path"),
         ("wrong path", "UnsupportedError", "/no/such/head is neither a folder"),
         ("memory", "ConfigError", "20000 requests x 1024 nodes x 256 tokens"),
