@@ -4,16 +4,20 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from .algorithm import NAME
 
+# In full, as the check of the contract with SGLang reads them.
+SLOTS_PER_ROUND = "sglang.srt.mem_cache.allocation_sizing.get_alloc_len_per_decode"
+ROW_HEADROOM = "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len"
+SERVER_INFO = (
+    "sglang.srt.managers.scheduler_components.internal_state."
+    "SchedulerInternalStateController._add_speculative"
+)
+
 
 def install() -> None:
     """Register all hooks; SGLang applies them when every plugin has run."""
-    sizing = "sglang.srt.mem_cache.allocation_sizing."
-    HookRegistry.register(sizing + "get_alloc_len_per_decode", slots_per_round, HookType.AROUND)
-    HookRegistry.register(sizing + "get_req_to_token_extra_context_len", row_headroom, HookType.AFTER)
-    state = "sglang.srt.managers.scheduler_components.internal_state."
-    HookRegistry.register(
-        state + "SchedulerInternalStateController._add_speculative", add_round_stats, HookType.AFTER
-    )
+    HookRegistry.register(SLOTS_PER_ROUND, slots_per_round, HookType.AROUND)
+    HookRegistry.register(ROW_HEADROOM, row_headroom, HookType.AFTER)
+    HookRegistry.register(SERVER_INFO, add_round_stats, HookType.AFTER)
 
 
 def _selected() -> bool:

@@ -14,12 +14,13 @@ CPU: tuple[Symbol, ...] = (
         "platforms.interface.SRTPlatform",
         "apply_server_args_defaults init_backend get_default_attention_backend get_kv_pool_cls "
         "get_default_speculative_draft_attention_backend supports_speculative_draft_attention_backend "
-        "supports_speculative_algorithm get_compile_backend",
+        "supports_speculative_algorithm get_compile_backend post_load_model get_dispatch_key_name",
     ),
     # Attention.
     class_(
         "layers.attention.base_attn_backend.AttentionBackend",
-        "init_forward_metadata forward_extend forward_decode forward_mixed",
+        "init_forward_metadata forward_extend forward_decode forward_mixed support_triton "
+        "get_cuda_graph_seq_len_fill_value",
     ),
     function(
         "layers.attention.base_attn_backend.AttentionBackend.forward_extend",
@@ -40,7 +41,11 @@ CPU: tuple[Symbol, ...] = (
     # Layer operations.
     function("kernels.fused_op.BaseFusedOp.register_oot_forward", "cls op_cls fn platform_key"),
     function("layers.activation.SiluAndMul.forward_native", "self x"),
-    class_("layers.layernorm.RMSNorm", "variance_epsilon hidden_size"),
+    class_(
+        "layers.layernorm.RMSNorm",
+        "variance_epsilon hidden_size variance_size_override override_orig_dtype cast_x_before_out_mul "
+        "fp32_residual",
+    ),
     function(
         "layers.layernorm.RMSNorm.forward_native", "self x residual post_residual_addition quant_linear"
     ),
@@ -51,4 +56,10 @@ CPU: tuple[Symbol, ...] = (
         "layers.rotary_embedding.base.RotaryEmbedding.forward_native",
         "self positions query key offsets fused_set_kv_buffer_arg",
     ),
+    # Packed linear layers.
+    class_("layers.quantization.base_config.QuantizeMethodBase", "apply process_weights_after_loading"),
+    function("layers.quantization.unquant.UnquantizedLinearMethod.apply", "self layer x bias"),
+    function("layers.quantization.unquant.UnquantizedEmbeddingMethod.apply", "self layer x bias"),
+    # KV.
+    function("mem_cache.memory_pool.MHATokenToKVPool._store_kv_layer", "self layer_idx loc cache_k cache_v"),
 )
