@@ -1,4 +1,4 @@
-"""What a drafter is (data) and what a served one must do (protocol)."""
+"""What a drafter is (data), what a served one must do, and how one is made (protocols)."""
 
 from __future__ import annotations
 
@@ -55,14 +55,36 @@ class DrafterSpec:
 
 @runtime_checkable
 class ServedDrafter(Protocol):
-    """A drafter inside a serving engine, whose own batch object passes through untouched by this contract.
+    """A drafter inside a serving engine, whose own objects (Any) pass through untouched by this contract.
 
     The context K/V of committed tokens is addressed by the target's slot ids, so that prefix caching,
     retraction and abort need no state of the drafter's own.
     """
+
+    spec: DrafterSpec
+    worker: Any  # SGLang's worker of the drafter: memory pool, attention backend and graphs are set up by it
+    runner: Any  # its model runner; weight updates go there
+    block_length: int  # slots that `propose` needs, anchor included: `spec.block_length`
 
     def append_context(self, taps: Tensor, slots: Tensor, positions: Tensor) -> None:
         """Take in committed tokens: target features [T, K*H], slots [T] and absolute positions [T], int64."""
 
     def propose(self, anchors: Tensor, slots: Tensor, batch: Any) -> DraftProposal:
         """Draft after ``anchors`` [B] int64, with ``slots`` [B, block_length] int64 as scratch."""
+
+
+class DrafterFactory(Protocol):
+    """What a name in the registry stands for; usually the drafter's class."""
+
+    def __call__(
+        self,
+        *,
+        head: HeadConfig,
+        width: int,  # candidates a depth
+        depth: int,  # depths that a proposal covers, less than the head's block_size
+        server_args: Any,
+        gpu_id: int,
+        nccl_port: int,
+        target_worker: Any,  # owns slots, request table, embedding and lm_head, which the drafter shares
+        attention_backend: str,
+    ) -> ServedDrafter: ...

@@ -13,6 +13,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+ENTRY_POINT_GROUP = "jetspec.drafters"
+
 
 class RegistryError(ValueError):
     """A name that is unknown, or taken twice."""
@@ -67,5 +69,5 @@ DRAFTERS = Registry(
     {
         "causal_parallel": "jetspec_sglang.drafters.sglang_models.causal_parallel:CausalParallelDrafter",
     },
-    entry_point_group="jetspec.drafters",
+    entry_point_group=ENTRY_POINT_GROUP,
 )

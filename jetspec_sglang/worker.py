@@ -8,6 +8,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 from jetspec_sglang.drafters.checkpoint import read_head_config
+from jetspec_sglang.drafters.contract import DrafterFactory
 from jetspec_sglang.drafters.registry import DRAFTERS
 from jetspec_sglang.tree import Acceptance, DraftProposal, TokenTree, build_tree
 
@@ -37,7 +38,8 @@ class JetSpecWorker(BaseSpecWorker):
         self.speculative_num_draft_tokens = self.config.budget
         self.max_depth = min(self.config.depth, self.config.budget - 1)
         self.round_stats = RoundStats()
-        self.drafter = DRAFTERS.get(self.config.drafter)(
+        make_drafter: DrafterFactory = DRAFTERS.get(self.config.drafter)
+        self.drafter = make_drafter(
             head=head,
             width=self.config.width,
             depth=self.config.depth,

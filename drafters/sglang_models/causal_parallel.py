@@ -15,6 +15,7 @@ from torch import nn
 from jetspec_sglang.kernels.top_k import top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
+from ..contract import DrafterSpec
 from ..head_config import HeadConfig
 from .block_input import DraftBlockInput
 
@@ -81,7 +82,8 @@ class CausalParallelDrafter:
         self.head = head
         self.width = width
         # A causal block's first rows don't depend on its length, so rows that no tree can use are not run.
-        self.block_length = depth + 1
+        self.spec = DrafterSpec.of_head(head, block_length=depth + 1)
+        self.block_length = self.spec.block_length
         self.context_limit = target.model_config.context_len
         self._layers = [layer.self_attn for layer in self.model.layers]
 
