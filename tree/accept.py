@@ -116,30 +116,6 @@ def accept_match(
     return _accept(tree, lambda nodes: sample(_rows(probs, nodes), _rows(uniforms, nodes)), max_depth)
 
 
-def accept_mixed(
-    tree: TokenTree,
-    logits: Tensor,
-    probs: Tensor,
-    greedy: Tensor,
-    max_depth: int,
-    *,
-    uniforms: Tensor | None = None,
-    generator: torch.Generator | None = None,
-) -> Acceptance:
-    """Both rules in one batch: requests where `greedy [B]` bool holds use `logits`, the others `probs`.
-
-    Greedy requests need their logits: a softmax can round two different logits to equal probabilities, and
-    its argmax would then not be that of greedy decoding.
-    """
-    uniforms = _uniforms(tree, uniforms, generator)
-
-    def choose(nodes: Tensor | None) -> Tensor:
-        argmax = _rows(logits, nodes).argmax(-1)
-        return torch.where(greedy[:, None], argmax, sample(_rows(probs, nodes), _rows(uniforms, nodes)))
-
-    return _accept(tree, choose, max_depth)
-
-
 def sample(probs: Tensor, uniforms: Tensor) -> Tensor:
     """One token a row by inverting the distribution function: `[..., V]`, `[...]` -> `[...]` int64.
 

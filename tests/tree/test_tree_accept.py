@@ -1,4 +1,4 @@
-"""The accepting walk: lazy, eager and reference agree; both rules; mixed batches; sampling."""
+"""The accepting walk: lazy, eager and reference agree; both rules; sampling."""
 
 import pytest
 import torch
@@ -11,7 +11,6 @@ from jetspec_sglang.tree import (
     Acceptance,
     accept_greedy,
     accept_match,
-    accept_mixed,
     follow,
     sample,
     walk,
@@ -60,13 +59,10 @@ def test_each_rule_is_the_walk_over_its_choices(tree, seed, max_depth):
     logits, uniforms = random_logits(tree, seed)
     probs = logits.softmax(-1)
     argmax, drawn = logits.argmax(-1), sample(probs, uniforms)
-    greedy = torch.arange(tree.batch_size) % 2 == 0
 
     assert_same(accept_greedy(tree, logits, max_depth), reference(tree, argmax, max_depth))
     match = accept_match(tree, probs, max_depth, uniforms=uniforms)
     assert_same(match, reference(tree, drawn, max_depth))
-    mixed = accept_mixed(tree, logits, probs, greedy, max_depth, uniforms=uniforms)
-    assert_same(mixed, reference(tree, torch.where(greedy[:, None], argmax, drawn), max_depth))
 
 
 def test_a_whole_path_then_the_bonus():
@@ -84,16 +80,6 @@ def test_one_early_mismatch_ends_a_chain_of_any_length():
             choice = torch.ones(1, size, dtype=torch.int64)
             choice[0, wrong] = 0
             assert follow(chain, choice, size - 1).lengths.tolist() == [wrong + 1]
-
-
-def test_greedy_requests_use_logits_not_rounded_probabilities():
-    """Two logits that fp32 softmax cannot tell apart: greedy decoding still can."""
-    logits = torch.tensor([[[1.0, 1.0 + 2**-23, -50.0]]])
-    probs = logits.softmax(-1)
-    probs[..., 1] = probs[..., 0]
-    root = collate([[(0, -1, 0, 0.0)]], 1)
-    accepted = accept_mixed(root, logits, probs, torch.tensor([True]), 0)
-    assert accepted.tokens.tolist() == [[1]]
 
 
 def test_generator_makes_a_round_repeatable():

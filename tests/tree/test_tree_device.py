@@ -7,7 +7,6 @@ from jetspec_sglang.tree import (
     DraftProposal,
     accept_greedy,
     accept_match,
-    accept_mixed,
     ancestor_mask,
     build_tree,
     full_mask,
@@ -57,7 +56,6 @@ def test_accept(tree):
     for accepted in (
         accept_greedy(tree, rows, DEPTH),
         accept_match(tree, rows, DEPTH),
-        accept_mixed(tree, rows, rows, meta(BATCH, dtype=torch.bool), DEPTH),
     ):
         assert accepted.path.shape == accepted.tokens.shape == (BATCH, DEPTH + 1)
         assert accepted.lengths.shape == (BATCH,)

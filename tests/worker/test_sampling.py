@@ -85,6 +85,18 @@ def test_greedy_and_sampled_requests_share_a_batch():
     assert not torch.equal(tokens[1], logits[1].argmax(-1))
 
 
+def test_a_greedy_request_beside_a_sampled_one_uses_logits_not_rounded_probabilities():
+    """Two logits that a softmax rounds to one probability: greedy decoding still tells them apart."""
+    logits = torch.full((2, 1, VOCAB), -50.0)
+    logits[..., 3] = 0.1
+    logits[..., 4] = torch.nextafter(torch.tensor(0.1), torch.tensor(1.0))
+    probs = logits.softmax(-1)
+    assert torch.equal(probs[..., 3], probs[..., 4])
+    parameters = info((1.0, 1.0), (1, 1 << 30), (1.0, 1.0), (0.0, 0.0))
+    choice = TargetChoice(logits, torch.zeros(2, 1, dtype=torch.int64), parameters)
+    assert choice(None)[0].tolist() == [4]
+
+
 def test_visited_nodes_see_their_own_logits():
     logits = torch.randn(2, 5, VOCAB)
     choice = TargetChoice(logits, torch.zeros(2, 5, dtype=torch.int64), info(top_k=(1, 1)))
