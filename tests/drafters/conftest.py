@@ -1,17 +1,7 @@
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_data import write_shard, write_target
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors this small are only slowed down by threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,8 @@
 """Needs CUDA: the same servers as tests/server/test_tiny_server.py, through FlashInfer's and Triton's tree masks."""
 
-import sys
-from pathlib import Path
-
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import tiny
+import torch
 
 from jetspec_sglang.serving import Server
 

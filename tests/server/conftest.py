@@ -1,13 +1,8 @@
 """Real SGLang servers on the CPU, shared by the tests of a module."""
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import tiny
 
 from jetspec_sglang.serving import Server
