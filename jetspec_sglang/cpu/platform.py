@@ -31,10 +31,12 @@ class JetSpecCpuPlatform(CpuDeviceMixin, SRTPlatform):
         apply_defaults(server_args)
 
     def init_backend(self) -> None:
-        from jetspec_sglang.cpu import attention_backend, layer_ops
+        # SGLang calls this once in each process that runs a model, before it builds one.
+        from jetspec_sglang.cpu import attention_backend, layer_ops, threads
 
         attention_backend.register()
         layer_ops.register()
+        threads.use_serving_threads()
 
     def post_load_model(self, model) -> None:
         from jetspec_sglang.cpu.packed_linear import pack_linear_layers
