@@ -32,11 +32,10 @@ class JetSpecCpuPlatform(CpuDeviceMixin, SRTPlatform):
 
     def init_backend(self) -> None:
         # SGLang calls this once in each process that runs a model, before it builds one.
-        from jetspec_sglang.cpu import attention_backend, layer_ops, threads
+        from jetspec_sglang.cpu import attention_backend, layer_ops
 
         attention_backend.register()
         layer_ops.register()
-        threads.use_serving_threads()
 
     def post_load_model(self, model) -> None:
         from jetspec_sglang.cpu.packed_linear import pack_linear_layers
