@@ -37,6 +37,7 @@ from .compare import (
     writable,
 )
 from .eval_report import PLAIN, Configuration, Measurement, stage_shares, summarise, tables
+from .machine import describe
 from .serving import Server, stopping
 
 WARM_UP, WARM_UP_TOKENS = "Name three colours.", 16
@@ -148,7 +149,8 @@ def evaluate(
         console.print(*tables(rows, stages))
         if json_file:
             json_file.write_text(
-                json.dumps({"dtype": dtype, "rows": rows, "stages": stages}, indent=2) + "\n"
+                json.dumps({"machine": describe(), "dtype": dtype, "rows": rows, "stages": stages}, indent=2)
+                + "\n"
             )
 
 
