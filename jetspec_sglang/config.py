@@ -24,7 +24,7 @@ FLAGS_ENV = "JETSPEC_CLI_FLAGS"
 MAX_BUDGET = 1024
 MAX_WIDTH = 64
 DEFAULT_BUDGET = 16
-DEFAULT_WIDTH = 8
+DEFAULT_WIDTH = 16  # a row is sorted anyway; a narrower tree is not the best one
 
 # SGLang's field for a setting, and how a user types it.
 SGLANG_FLAGS = {

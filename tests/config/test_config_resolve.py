@@ -38,10 +38,10 @@ def head_folder(tmp_path):
 
 def test_defaults():
     config = resolve_config(view(), HEAD)
-    assert config == JetSpecConfig("causal_parallel", "accum_logp", 16, 15, 8, 16)
+    assert config == JetSpecConfig("causal_parallel", "accum_logp", 16, 15, 15, 16)
 
 
-@pytest.mark.parametrize(("budget", "width"), [(1, 1), (2, 1), (5, 4), (9, 8), (1024, 8)])
+@pytest.mark.parametrize(("budget", "width"), [(1, 1), (2, 1), (5, 4), (17, 16), (1024, 16)])
 def test_default_width_follows_the_budget(budget, width):
     assert resolve_config(view(speculative_num_draft_tokens=budget), HEAD).width == width
 

@@ -117,7 +117,7 @@ def test_defaults_are_filled_in(settled):
     assert settled["defaults"] == {
         "speculative_num_draft_tokens": 16,
         "speculative_num_steps": 7,
-        "speculative_eagle_topk": 8,
+        "speculative_eagle_topk": 15,
         "max_running_requests": 32,
         "attention_backend": "jetspec_cpu",
         "grammar_backend": "none",

@@ -26,7 +26,7 @@ def test_many_requests_over_poisoned_slots(poisoned, models):
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda ids: greedy(poisoned, ids, 24), cases * 2))
     for ids, answer in zip(cases * 2, answers, strict=True):
-        tokens, rounds = oracle.decode(ids, 24, budget=16, width=8)
+        tokens, rounds = oracle.decode(ids, 24, budget=16, width=15)
         assert answer["output_ids"] == tokens
         assert answer["meta_info"]["spec_verify_ct"] == len(rounds)
     assert settled(poisoned)
