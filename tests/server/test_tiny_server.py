@@ -29,7 +29,7 @@ def plain(serve, models):
 
 @pytest.fixture(scope="module", params=["overlap", "sync"])
 def jetspec(request, serve, models):
-    """A small pool (forces retraction), small chunks, a 16-node tree; overlap schedule on and off."""
+    """A small pool, small chunks, a 16-node tree; overlap schedule on and off."""
     more = () if request.param == "overlap" else ("--disable-overlap-schedule",)
     server = serve(
         *("--model-path", models["target"], *COMMON, "--max-total-tokens", "1400", *more),
@@ -53,7 +53,7 @@ def prompts(seed: int) -> list[list[int]]:
 
 
 def test_many_requests_at_once_are_identical(plain, jetspec):
-    """More than fit into the pool: they queue, are retracted, share prefixes and leave at different times."""
+    """More than fit into the pool: they queue, share prefixes and leave at different times."""
     cases = [(ids, 5 + 7 * i) for i, ids in enumerate(prompts(0))]
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda case: greedy(jetspec, *case)["output_ids"], cases))
@@ -168,6 +168,39 @@ def test_aborted_requests_leave_nothing_behind(jetspec):
         for future in gone:
             future.result()
         assert len(stayed.result()["output_ids"]) == 20
+    assert settled(jetspec)
+
+
+def used_slots(server) -> int:
+    """Slots that are neither free nor given back, once the prefix cache is emptied (which only an idle server
+    does; `timeout` is how long it may take to become idle)."""
+    requests.post(server.url + "/flush_cache", params={"timeout": 60}, timeout=90).raise_for_status()
+    loads = requests.get(server.url + "/v1/loads", timeout=60).json()["loads"]
+    return sum(load["num_used_tokens"] for load in loads)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_slot_comes_back(jetspec, seed):
+    """Random mixes of short and long answers, prefix hits, hang-ups and more work than the pool holds."""
+    rng = random.Random(seed)
+    bank = prompts(20 + seed)
+
+    def one(ids: list[int], new_tokens: int, leave_after: int | None) -> None:
+        params = {"temperature": rng.choice([0, 0.8]), "max_new_tokens": new_tokens, "ignore_eos": True}
+        body = {"input_ids": ids, "sampling_params": params, "stream": True}
+        with requests.post(jetspec.url + "/generate", json=body, stream=True, timeout=120) as answer:
+            for count, _ in enumerate(answer.iter_lines()):
+                if leave_after is not None and count >= leave_after:
+                    return
+
+    jobs = [
+        (rng.choice(bank)[: rng.randint(1, 300)], rng.randint(1, 80), rng.choice([None, None, 0, 3, 20]))
+        for _ in range(24)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        for job in [pool.submit(one, *job) for job in jobs]:
+            job.result()
+    assert used_slots(jetspec) == 0
     assert settled(jetspec)
 
 
