@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import requests
 import typer
+from rich.console import Console
 
 from .builtin.head import BuiltinHeadError, builtin_head
 from .builtin.prompts import PromptError
@@ -268,6 +269,11 @@ def _lines(reply: requests.Response) -> Iterator[bytes]:
     for data in reply.iter_content(chunk_size=None):
         *lines, rest = (rest + data).split(b"\n")
         yield from lines
+
+
+def terminal() -> Console:
+    """Of the terminal's width; in a file or pipe wide enough for the tables, where rich would assume 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 120)
 
 
 def alternating(names: Iterable[Name], turn: int) -> list[Name]:

@@ -28,6 +28,7 @@ from .compare import (
     model_folders,
     start_all,
     tau,
+    terminal,
     writable,
 )
 from .demo_report import JETSPEC, PLAIN, REPEATS, Comparison, Result, report, result_line, side_by_side, usage
@@ -166,7 +167,7 @@ def demo(
     ] = None,
 ) -> None:
     """Serve a small model plainly and with JETSPEC, and compare text and speed on the same prompts."""
-    console = Console()
+    console = terminal()
     screen = Screen(console)
     with ending_cleanly("jetspec demo"):
         for file in (json_file, svg):

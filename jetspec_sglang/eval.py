@@ -34,6 +34,7 @@ from .compare import (
     jetspec_flags,
     model_folders,
     start_all,
+    terminal,
     writable,
 )
 from .eval_report import PLAIN, Configuration, Measurement, stage_shares, summarise, tables
@@ -134,7 +135,7 @@ def evaluate(
     jsonl: Annotated[Path | None, typer.Option(help="Write a row for each answer to this file.")] = None,
 ) -> None:
     """Measure accept length and speed of a head: plain decoding, its chain, and trees of several budgets."""
-    console = Console()
+    console = terminal()
     with ending_cleanly("jetspec eval"), ExitStack() as stack:
         writable(json_file)
         writable(jsonl)
