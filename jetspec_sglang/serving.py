@@ -129,9 +129,10 @@ class Server:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def generate(self, **request) -> dict | list:
-        """POST /generate; raises requests.HTTPError on an error answer."""
+        """POST /generate; raises requests.HTTPError with the server's own words on an error answer."""
         answer = requests.post(self.url + "/generate", json=request, timeout=600)
-        answer.raise_for_status()
+        if not answer.ok:
+            raise requests.HTTPError(f"status {answer.status_code}: {answer.text[:300]}", response=answer)
         return answer.json()
 
     def info(self) -> dict:

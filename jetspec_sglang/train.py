@@ -24,12 +24,18 @@ def train(
     """Generate answers of the target, fit a head to them, and export it in the published format."""
     from jetspec_sglang.drafters.training.config import load_config
 
+    from .builtin.target import builtin_target
+
     console = Console()
     try:
         settings = load_config(config)
     except (OSError, ValidationError) as error:
         console.print(f"[red]{config}: {error}[/]")
         raise typer.Exit(1) from None
+    if settings.fit.target == Path("builtin"):
+        settings = settings.model_copy(
+            update={"fit": settings.fit.model_copy(update={"target": builtin_target()})}
+        )
     stages = [stage] if stage else list(Stage)
     if Stage.DATA in stages:
         _data(settings, worker, workers, console)

@@ -52,8 +52,8 @@ def prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:
         elif kind == 6:
             start = rng.randrange(len(book) - 700)
             cases.append((book[start : start + rng.randint(300, 700)], 24))
-        else:
-            start, room = rng.randrange(len(book) - CONTEXT), rng.randint(4, 40)
+        else:  # SGLang takes inputs up to 6 tokens below the context
+            start, room = rng.randrange(len(book) - CONTEXT), rng.randint(6, 40)
             cases.append((book[start : start + CONTEXT - 1 - room], room))  # ends with the context
     return cases
 
