@@ -93,7 +93,7 @@ def platform_chosen(_: Subject) -> str:
 def plugin_enabled(_: Subject) -> str:
     """SGLang finds the plugin by its entry point, and two variables can hide it."""
     if not any(point.name == "jetspec" for point in entry_points(group="sglang.srt.plugins")):
-        raise CheckFailed("the entry point is missing; reinstall with `pip install jetspec-sglang`.")
+        raise CheckFailed("the entry point is missing; reinstall this project with `pip install`.")
     allowed = [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",") if name.strip()]
     if allowed and "jetspec" not in allowed:
         raise CheckFailed(
@@ -226,7 +226,10 @@ def results(subject: Subject) -> Iterator[Result]:
             yield Result(name, True, run(subject))
         except (CheckFailed, upstream.UpstreamError, ValueError) as error:
             yield Result(name, False, str(error))
-        except Exception as error:  # whatever is broken here is a finding, not the end of the report
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # whatever is broken here is a finding, not the end of the report
             yield Result(name, False, f"{type(error).__name__}: {error}")
 
 

@@ -16,7 +16,7 @@ import psutil
 import requests
 
 HOST = "127.0.0.1"
-COMMAND = (sys.executable, "-m", "sglang.launch_server")  # replaced in tests
+PROGRAM = ("-m", "sglang.launch_server")  # what Python runs; replaced in tests
 
 
 class ServerError(RuntimeError):
@@ -48,14 +48,14 @@ class Server:
         *,
         env: dict[str, str] | None = None,
         port: int | None = None,
-        program: Sequence[str] = ("-m", "sglang.launch_server"),
+        program: Sequence[str] | None = None,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
-        self.program = list(program)
+        self.program = program or PROGRAM
         self.args = [*args, "--host", HOST, "--port", str(self.port)]
         self.env = {**os.environ, **(env or {})}
-        self.log = Path(tempfile.mkstemp(prefix="jetspec-server-", suffix=".log")[1])
+        self.log = Path(tempfile.gettempdir()) / f"jetspec-server-{os.getpid()}-{self.port}.log"
         self._process: subprocess.Popen | None = None
 
     def start(
@@ -77,7 +77,7 @@ class Server:
         """Start the process and return at once; `wait` or `ready` tell when it generates."""
         with self.log.open("wb") as log, _unhurried():
             self._process = subprocess.Popen(
-                [*COMMAND, *self.args],
+                [sys.executable, *self.program, *self.args],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.env,
@@ -126,7 +126,8 @@ class Server:
 
     def tail(self, lines: int = 30) -> str:
         """The end of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
 
     def generate(self, **request) -> dict | list:
         """POST /generate; raises requests.HTTPError with the server's own words on an error answer."""

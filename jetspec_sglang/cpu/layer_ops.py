@@ -80,7 +80,7 @@ def rotate(self, positions, query, key, offsets=None, fused_set_kv_buffer_arg=No
 
 def rotate_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_size: int) -> torch.Tensor:
     """Rotate every head of `x [tokens, heads * head_size]` by the tables `[tokens, 1, head_size]`."""
-    heads = x.view(x.shape[0], -1, head_size)
+    heads = x.view(x.shape[0], x.shape[1] // head_size, head_size)
     # (x1, x2) -> (x1, x2) * cos + (x2, x1) * (-sin, sin)
     out = heads * cos
     out.addcmul_(heads.roll(head_size // 2, dims=-1), sin)

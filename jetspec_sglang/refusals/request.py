@@ -38,6 +38,8 @@ def problem(req: Any) -> str | None:
             f"{ALGORITHM} does not support structured output ({', '.join(GRAMMARS)}) yet; leave it out, "
             f"or ask a server without --speculative-algorithm {ALGORITHM}."
         )
+    if not req.origin_input_ids:
+        return "The prompt is empty; send at least one token."
     if req.return_hidden_states:
         return f"{ALGORITHM} uses the hidden states itself; leave out return_hidden_states."
     if req.return_sampling_mask:

@@ -186,7 +186,7 @@ def test_all_problems_are_reported_together(start, monkeypatch):
 
 def request(**fields):
     parameters = {kind: fields.pop(kind, None) for kind in ("json_schema", "regex", "ebnf", "structural_tag")}
-    defaults = {"return_hidden_states": False, "return_sampling_mask": False}
+    defaults = {"return_hidden_states": False, "return_sampling_mask": False, "origin_input_ids": [5]}
     return SimpleNamespace(sampling_params=SimpleNamespace(**parameters), **defaults | fields)
 
 
@@ -208,6 +208,10 @@ def test_a_request_is_refused_by_name(fields):
     assert "JETSPEC" in said
     assert field in said
     assert "leave" in said
+
+
+def test_an_empty_prompt_is_refused():
+    assert "empty" in problem(request(origin_input_ids=[]))
 
 
 def test_an_ordinary_request_is_served():

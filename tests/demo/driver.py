@@ -16,7 +16,7 @@ class FakeChat:
         return [len(text) for text in texts]
 
 
-serving.COMMAND = (sys.executable, str(Path(__file__).with_name("fake_server.py")))
+serving.PROGRAM = (str(Path(__file__).with_name("fake_server.py")),)
 for module in (demo, eval):
     module.Chat = FakeChat
     module.model_folders = lambda target, head: (Path("/target"), Path("/head"))

@@ -31,3 +31,4 @@ def serve() -> Iterator[Callable[..., Server]]:
     yield start
     for server in servers:
         server.stop()
+        server.log.unlink(missing_ok=True)

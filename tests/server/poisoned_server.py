@@ -3,7 +3,7 @@
 Started as a script, so that the scheduler's process, which SGLang spawns, imports it too.
 """
 
-import runpy
+import sys
 
 import torch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
@@ -25,6 +25,7 @@ def install() -> None:
         made(self, *args, **kwargs)
         poison(self, slice(None))
         POOLS.append(self)
+        print("poisoned a KV pool", flush=True)  # the test looks for it
 
     def free(self, free_index) -> None:
         for pool in POOLS:
@@ -35,5 +36,13 @@ def install() -> None:
 
 
 install()
+
 if __name__ == "__main__":
-    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+    # What `python -m sglang.launch_server` does, but with this file as the main module, which spawned children import.
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    from sglang.srt import server_args
+
+    run_server(server_args.prepare_server_args(sys.argv[1:]))

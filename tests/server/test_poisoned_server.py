@@ -20,12 +20,14 @@ def poisoned(serve, models):
     """Starts a JETSPEC server over poisoned slots."""
 
     def start(*more: str, **env: str):
-        return serve(
+        server = serve(
             *("--model-path", models["target"], *COMMON, "--max-total-tokens", "1400", *more),
             *("--speculative-algorithm", "JETSPEC", "--speculative-draft-model-path", models["head"]),
             program=(str(Path(__file__).parent / "poisoned_server.py"),),
             env=env,
         )
+        assert server.log.read_text().count("poisoned a KV pool") == 2, "the target's and the drafter's"
+        return server
 
     return start
 

@@ -215,6 +215,12 @@ def test_requests_that_jetspec_refuses_get_a_clear_error(jetspec):
     assert settled(jetspec)
 
 
+def test_an_empty_prompt_gets_a_clear_error(jetspec):
+    answer = requests.post(jetspec.url + "/generate", json={"input_ids": []}, timeout=60)
+    assert answer.status_code == 400
+    assert settled(jetspec)
+
+
 def test_server_info_tells_accept_length_and_stages(jetspec):
     greedy(jetspec, [9, 10, 11], 8)
     stats = jetspec.info()["internal_states"][0]["jetspec"]
