@@ -187,6 +187,24 @@ def load_head_tensors(place: str | Path) -> dict[str, Tensor]:
     return tensors
 
 
+def check_head_files(place: str | Path) -> None:
+    """Check config and, where the weights are one file, its tensors' names and shapes; reads headers only."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    folder = locate(place)
+    config = read_head_config(folder)
+    path = folder / WEIGHTS
+    if not path.is_file():
+        return  # several files: the loader checks them
+    try:
+        with safe_open(path, "pt") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise HeadError(f"{path} is not a readable safetensors file: {error}") from error
+    check_tensors(config, {name: torch.empty(s, device="meta") for name, s in shapes.items()}, str(path))
+
+
 def write_head(folder: str | Path, config: HeadConfig, tensors: dict[str, Tensor], card: str) -> None:
     """Write the published format: bfloat16 tensors, config.json and the model card."""
     import torch

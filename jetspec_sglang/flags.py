@@ -75,9 +75,25 @@ def parse_with_jetspec_flags(prepare: Callable[..., Any], argv: list[str], *args
         if stop.code in (0, None) and {"-h", "--help"} & set(rest):
             print(help_text())
         raise
-    if FLAGS_ENV in os.environ and (server_args.speculative_algorithm or "").upper() != ALGORITHM:
+    if (server_args.speculative_algorithm or "").upper() == ALGORITHM:
+        _settle(server_args)
+    elif FLAGS_ENV in os.environ:
         _exit(f"{PREFIX}* flags have no effect; add --speculative-algorithm {ALGORITHM} or leave them out.")
     return server_args
+
+
+def _settle(server_args: Any) -> None:
+    """Resolve the arguments now, as SGLang does right after. What we refuse then ends in our sentence alone;
+    raised from within SGLang it would come behind a traceback."""
+    from jetspec_sglang.drafters.head_tensors import HeadError
+
+    from .refusals import UnsupportedError
+    from .upstream import UpstreamError
+
+    try:
+        server_args.resolve_once()
+    except (ConfigError, HeadError, UnsupportedError, UpstreamError) as error:
+        _exit(error)
 
 
 def install() -> None:

@@ -106,6 +106,19 @@ class Launch:
         return folder if (folder / CONFIG).is_file() else None
 
     @cached_property
+    def head_unreadable(self) -> str | None:
+        """What is wrong with the head's own files, None if nothing is (or if there is no head)."""
+        if self.head_folder is None:
+            return None
+        from jetspec_sglang.drafters import checkpoint
+
+        try:
+            checkpoint.check_head_files(self.head_folder)
+        except checkpoint.HeadError as error:
+            return str(error)
+        return None
+
+    @cached_property
     def head_problem(self) -> str | None:
         """Why the head can't be used with this target, None if it can (or if there is no head to read)."""
         if self.head_folder is None:

@@ -64,6 +64,11 @@ HEAD_PLACE = (
         "{it.head_path} is neither a folder with a head's config.json nor a hub repository within reach; "
         "give --speculative-draft-model-path one of them.",
     ),
+    Refusal(
+        "head unreadable",
+        lambda it: it.head_unreadable,
+        "{it.head_unreadable}; give --speculative-draft-model-path a whole head.",
+    ),
 )
 
 HEAD = (

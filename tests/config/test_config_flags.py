@@ -69,7 +69,7 @@ def test_missing_value(argv):
 
 
 def parser(algorithm):
-    return lambda argv: SimpleNamespace(argv=argv, speculative_algorithm=algorithm)
+    return lambda argv: SimpleNamespace(argv=argv, speculative_algorithm=algorithm, resolve_once=lambda: None)
 
 
 def test_hook_passes_the_rest_on():
@@ -104,3 +104,13 @@ def test_help_mentions_them(capsys):
         flags.parse_with_jetspec_flags(prepare, ["--help"])
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in flags.FLAGS)
+
+
+def test_what_is_refused_ends_in_its_sentence_alone(capsys):
+    def refuse() -> None:
+        raise ConfigError("budget is 0; give 1 to 1024.")
+
+    args = SimpleNamespace(speculative_algorithm="JETSPEC", resolve_once=refuse)
+    with pytest.raises(SystemExit):
+        flags.parse_with_jetspec_flags(lambda argv: args, [])
+    assert capsys.readouterr().err == "jetspec: error: budget is 0; give 1 to 1024.\n"

@@ -37,6 +37,7 @@ def start(tmp_path, monkeypatch):
     """Make a launch that nothing is wrong with, except for what is passed."""
     (tmp_path / "config.json").write_text(json.dumps({"block_size": 8}))
     monkeypatch.setattr(Launch, "head_problem", None)
+    monkeypatch.setattr(Launch, "head_unreadable", None)
     monkeypatch.setattr(Launch, "is_recurrent", property(lambda it: it.target.attention_arch is Arch.SSM))
 
     def make(target=PLAIN_TARGET, **fields):
@@ -134,6 +135,7 @@ TRIGGERS = {
     "target without features": [{"target": target("Qwen2ForCausalLM")}],
     "no head": [{"speculative_draft_model_path": None}],
     "head not found": [{"speculative_draft_model_path": "/no/such/head"}],
+    "head unreadable": [{"head_unreadable": "config.json is not valid JSON; copy it again."}],
     "head does not fit": [
         {"head_problem": "the head's hidden size 8 is not the target's 16; use its own head."}
     ],
@@ -157,8 +159,9 @@ def test_every_row_has_a_trigger():
 )
 def test_row_applies_alone_and_says_what_to_do(start, monkeypatch, name, settings):
     settings = dict(settings)
-    if "head_problem" in settings:
-        monkeypatch.setattr(Launch, "head_problem", settings.pop("head_problem"))
+    for found in ("head_problem", "head_unreadable"):
+        if found in settings:
+            monkeypatch.setattr(Launch, found, settings.pop(found))
     problems = unsupported(start(**settings))
     assert [found for found, _ in problems] == [name]
     sentence = problems[0][1]
