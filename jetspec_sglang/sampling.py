@@ -4,10 +4,12 @@ The tree rules (`jetspec_sglang.tree.accept`) need one thing of the target: a to
 SGLang's own sampler functions, so temperature, top-k, top-p and min-p mean exactly what they mean without JETSPEC.
 """
 
+from dataclasses import replace
+
 import torch
 from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch
 
-from jetspec_sglang.tree import Acceptance, TokenTree, follow, walk
+from jetspec_sglang.tree import NONE, Acceptance, TokenTree, follow, walk
 
 
 class TargetChoice:
@@ -91,11 +93,8 @@ def accept(tree: TokenTree, choice: TargetChoice, max_depth: int, single: torch.
 
     On the CPU choices are made only where the walk arrives; on an accelerator at all nodes, without a host sync.
     """
-    if single is not None:
-        parent = torch.where(single[:, None], torch.full_like(tree.parent, -1), tree.parent)
-        tokens = tree.tokens.clone()
-        tokens[:, 1:] = tokens[:, 1:].where(~single[:, None], -1)
-        tree = TokenTree(tokens=tokens, parent=parent, depth=tree.depth, logprob=tree.logprob, size=tree.size)
+    if single is not None:  # no choice equals a missing token, so nothing leads away from the root
+        tree = replace(tree, tokens=tree.tokens.where(~single[:, None], NONE))
     if tree.tokens.device.type == "cpu" and not choice.info.is_all_greedy:
         return walk(tree, choice, max_depth)
     return follow(tree, choice(None), max_depth)

@@ -122,6 +122,11 @@ def test_path_free_requests_stop_at_the_root():
     stopped = accept(tree, choice, 3, torch.tensor([True]))
     assert stopped.lengths.tolist() == [1]
     assert stopped.tokens.tolist() == [[1, -1, -1, -1]]
+    drawn = TargetChoice(
+        logits * 20, torch.zeros(1, 4, dtype=torch.int64), info()
+    )  # sampled, all but certain
+    assert accept(tree, drawn, 3, None).lengths.tolist() == [4]
+    assert accept(tree, drawn, 3, torch.tensor([True])).tokens.tolist() == [[1, -1, -1, -1]]
 
 
 def test_penalties_and_bias_change_the_choice():
