@@ -6,6 +6,7 @@ A command is a function with typer annotations, in a module of its own. It is im
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -22,8 +23,16 @@ class Command:
     help: str
 
 
+@dataclass(frozen=True)
+class Group:
+    """Commands under one name, ``jetspec GROUP COMMAND``, and the group's line in the help."""
+
+    help: str
+    commands: dict[str, Command]
+
+
 # The one place to add a command.
-COMMANDS = {
+COMMANDS: dict[str, Command | Group] = {
     "check": Command(
         "jetspec_sglang.check:check", "Check environment, SGLang and, if given, a head and its target."
     ),
@@ -32,26 +41,54 @@ COMMANDS = {
         "jetspec_sglang.train:train", "Train a head: answers of the target, fit, export; see examples/train/."
     ),
     "eval": Command("jetspec_sglang.eval:evaluate", "Measure accept length and speed of a head by budget."),
+    "loadtest": Group(
+        "Load tests at request rates: one run, a sweep over servers, its report, its audit.",
+        {
+            "sweep": Command(
+                "jetspec_sglang.loadtest_command:sweep",
+                "Run a whole study from one config file; resumes where it stopped.",
+            ),
+            "report": Command(
+                "jetspec_sglang.loadtest_command:report", "Write the report of a study: HTML, PNG, CSV, JSON."
+            ),
+            "audit": Command(
+                "jetspec_sglang.loadtest_command:audit",
+                "Recompute every published number from the raw files.",
+            ),
+        },
+    ),
 }
+
+HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(TyperGroup):
-    """The commands of the table. Listing them takes the table alone; only a chosen one is imported."""
+    """The commands of a table. Listing them takes the table alone; only a chosen one is imported."""
+
+    def __init__(self, *, table: Mapping[str, Command | Group] = COMMANDS, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.table = table
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        return TyperCommand(name, help=COMMANDS[name].help) if name in COMMANDS else None
+        return TyperCommand(name, help=self.table[name].help) if name in self.table else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
+        if name is None or name not in self.table:
+            return name, command, rest
+        return name, load(name, self.table[name]), rest
 
 
-def load(name: str) -> Any:
-    """The real command, with its options."""
-    module, _, function = COMMANDS[name].target.partition(":")
+def load(name: str, entry: Command | Group) -> Any:
+    """The real command with its options, or the group with its commands."""
+    if isinstance(entry, Group):
+        return LazyGroup(
+            name=name, help=entry.help, table=entry.commands, no_args_is_help=True, context_settings=HELP
+        )
+    module, _, function = entry.target.partition(":")
     app = typer.Typer(add_completion=False)
     app.command(name)(getattr(import_module(module), function))
     return typer.main.get_command(app)
@@ -62,7 +99,7 @@ app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 
 
