@@ -1,6 +1,6 @@
 """What a drafter hands over: candidate tokens per depth, with their log-probabilities."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -60,3 +60,8 @@ class DraftProposal:
     def width(self) -> int:
         """Candidates per row: the most children a node can have."""
         return self.token_ids.shape[2]
+
+    def rows(self, index: Tensor) -> "DraftProposal":
+        """The proposals of requests `index` [B'] int64."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return DraftProposal(*(None if value is None else value[index] for value in values))

@@ -1,6 +1,7 @@
 """A batch of token trees, one per request."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -61,6 +62,17 @@ class TokenTree:
             depth=self.depth[:, :budget],
             logprob=self.logprob[:, :budget],
             size=self.size.clamp(max=budget),
+        )
+
+    def rows(self, index: Tensor) -> "TokenTree":
+        """The trees of requests `index` [B'] int64."""
+        return TokenTree(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    @staticmethod
+    def cat(trees: "Sequence[TokenTree]") -> "TokenTree":
+        """One batch of the trees of several, which must have the same number of slots."""
+        return TokenTree(
+            *(torch.cat([getattr(tree, field.name) for tree in trees]) for field in fields(TokenTree))
         )
 
     def validate(self) -> None:
