@@ -9,26 +9,29 @@ from .accept import (
     sample,
     walk,
 )
-from .build import build_tree
+from .build import EXPANSIONS, Expander, build_tree, build_tree_by_path
 from .layout import ancestor_mask, full_mask, positions, retrieve_links
 from .proposal import DraftProposal
-from .score import DEFAULT_SCORING, SCORING, ScoringPolicy, accum_logp, scoring_policy
+from .score import DEFAULT_SCORING, SCORING, Scores, ScoringPolicy, scoring_policy
 from .token_tree import NONE, TokenTree
 
 __all__ = [
     "DEFAULT_SCORING",
+    "EXPANSIONS",
     "NONE",
     "SCORING",
     "Acceptance",
     "Chooser",
     "DraftProposal",
+    "Expander",
+    "Scores",
     "ScoringPolicy",
     "TokenTree",
     "accept_greedy",
     "accept_match",
-    "accum_logp",
     "ancestor_mask",
     "build_tree",
+    "build_tree_by_path",
     "follow",
     "full_mask",
     "positions",

@@ -1,59 +1,109 @@
 """The optimal prefix tree in tensor operations: level by level, no wait for the device.
 
 A node among the best N of the whole tree is among the best N of its depth, and so is its parent. It is
-enough, then, to carry the best N nodes of each depth to the next (F x W candidates), and to take the best N
-of all depths at the end. Shapes depend on B, D, W and N alone, hence the whole build can be captured in a
-CUDA graph.
+enough, then, to carry the best N nodes of each depth, the *frontier*, to the next one (F x W candidates).
+Shapes depend on B, D, W, N and F alone, hence the whole build can be captured in a CUDA graph.
 
-Stable sorts realise the tie rules of `build_reference`: candidates are laid out by parent and then rank, and
-levels are concatenated by depth, so that equal scores stay in that order.
+Where rows come from does not matter. A one-pass proposal has one row a depth, shared by all nodes; a drafter
+that conditions on the drafted path has one a node, and drafts a level when it is told the level's frontier.
+What matters is whether rows have a bonus. Without one keys never grow along a path: sorting levels is enough
+(`Levels`, here). With one a node can outrank its parent and the order needs the whole tree (`build_merge`).
 """
+
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from .score import ScoredRows
 from .token_tree import NONE, TokenTree
 
+NEVER = float("-inf")
 
-def build_levels(token_ids: Tensor, edge_scores: Tensor, anchors: Tensor, budget: int) -> TokenTree:
-    """Grow every tree of the batch; any device.
+RowSource = Callable[[int, Tensor, Tensor], ScoredRows]
+"""Rows `[B, F, W]` for the children of a frontier, or `[B, 1, W]` for all of them alike: from its depth, its
+tokens `[B, F]` and the index of each one's parent in the frontier before, `[B, F]`, both int64.
 
-    token_ids, edge_scores: `[B, D, W]` int64 and fp32; anchors `[B]` int64. Like -inf, NaN is never drafted.
+Where a level has fewer than F nodes, the rest of its frontier are candidates that were never drafted, with the
+tokens that their rows hold; what their own rows say is not used."""
+
+
+class Growth(Protocol):
+    """Trees under construction."""
+
+    tokens: Tensor  # [B, K] of the last level's nodes, best first
+    parents: Tensor  # [B, K], each one's parent as an index into the level before
+
+    def extend(self, rows: ScoredRows, width: int) -> None:
+        """Add the children of the first `width` nodes of the last level."""
+
+    def tree(self) -> TokenTree:
+        """What has grown."""
+
+
+class Levels:
+    """Growth without bonuses: each level is sorted by itself, and all of them once at the end.
+
+    Stable sorts realise the tie rules of `build_reference`: candidates are laid out by parent and then rank,
+    and levels are concatenated by depth, so that equal scores stay in that order.
     """
-    batch, levels, width = edge_scores.shape
-    # A sort would put NaN first, above every real candidate.
-    edge_scores = torch.where(edge_scores.isfinite(), edge_scores, float("-inf"))
 
-    score = edge_scores.new_zeros(batch, 1)
-    tokens, scores, parents = [anchors[:, None]], [score], [torch.full_like(anchors[:, None], NONE)]
-    level_sizes, level_start = [1], 0  # level_start: where the frontier begins in the concatenation
-    for row in range(levels):
-        candidates = (score[:, :, None] + edge_scores[:, row, None, :]).flatten(1)
-        score, order = candidates.sort(dim=1, descending=True, stable=True)
-        kept = min(budget - 1, candidates.shape[1])
-        score, order = score[:, :kept], order[:, :kept]
-        tokens.append(token_ids[:, row].gather(1, order % width))
-        scores.append(score)
-        parents.append(level_start + order // width)
-        level_start += level_sizes[-1]
-        level_sizes.append(kept)
+    def __init__(self, anchors: Tensor, budget: int) -> None:
+        self.budget = budget
+        self.tokens = anchors[:, None]
+        self.parents = torch.full_like(self.tokens, NONE)
+        self.score = self.logprob = torch.zeros_like(self.tokens, dtype=torch.float32)
+        self.done = [(self.tokens, self.parents, self.score, self.logprob)]
+        self.start = 0  # where the last level begins in the concatenation
 
-    device = edge_scores.device
-    depth = torch.cat([torch.full((size,), d, device=device) for d, size in enumerate(level_sizes)])
-    score, order = torch.cat(scores, 1).sort(dim=1, descending=True, stable=True)
-    slot_of = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=device).expand_as(order)
+    def extend(self, rows: ScoredRows, width: int) -> None:
+        score = (self.score[:, :width, None] + rows.edges).flatten(1)
+        score, order = score.sort(dim=1, descending=True, stable=True)
+        score, order = score[:, : self.budget - 1], order[:, : self.budget - 1]
+        if rows.logprobs is rows.edges:
+            logprob = score
+        else:
+            logprob = (self.logprob[:, :width, None] + rows.logprobs).flatten(1).gather(1, order)
+        start = self.start
+        self.start += self.tokens.shape[1]
+        self.tokens, self.parents = pick(rows.token_ids, order), order // rows.edges.shape[2]
+        self.score, self.logprob = score, logprob
+        self.done.append((self.tokens, start + self.parents, score, logprob))
+
+    def tree(self) -> TokenTree:
+        sizes = [len(level[0][0]) for level in self.done]
+        tokens, parents, score, logprob = (torch.cat(field, 1) for field in zip(*self.done, strict=True))
+        depth = torch.cat([torch.full((size,), d, device=score.device) for d, size in enumerate(sizes)])
+        score, order = score.sort(dim=1, descending=True, stable=True)
+        parents = torch.where(parents >= 0, inverse(order).gather(1, parents.clamp(min=0)), NONE)
+        order = order[:, : self.budget]
+        columns = (column.gather(1, order) for column in (tokens, parents, depth.expand_as(score), logprob))
+        return padded(*columns, drafted=score[:, : self.budget] > NEVER, budget=self.budget)
+
+
+def pick(token_ids: Tensor, order: Tensor) -> Tensor:
+    """Entries of `[B, F or 1, W]` at flat candidate indices `[B, K]`, which count as if all F rows were there."""
+    if token_ids.shape[1] == 1:
+        return token_ids[:, 0].gather(1, order % token_ids.shape[2])
+    return token_ids.flatten(1).gather(1, order)
+
+
+def inverse(order: Tensor) -> Tensor:
+    """Permutations `[B, K]` undone: entry i says where `order` puts i."""
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def padded(
+    tokens: Tensor, parent: Tensor, depth: Tensor, logprob: Tensor, *, drafted: Tensor, budget: int
+) -> TokenTree:
+    """A tree of `budget` slots from columns `[B, K]`, K <= budget, whose nodes, `drafted`, come first."""
+
+    def column(values: Tensor, fill: float) -> Tensor:
+        values = torch.where(drafted, values, fill)
+        return torch.nn.functional.pad(values, (0, budget - values.shape[1]), value=fill)
+
+    return TokenTree(
+        column(tokens, NONE), column(parent, NONE), column(depth, 0), column(logprob, NEVER), drafted.sum(1)
     )
-    parent = torch.cat(parents, 1)
-    parent = torch.where(parent >= 0, slot_of.gather(1, parent.clamp(min=0)), NONE)
-    columns = (torch.cat(tokens, 1), parent, depth.expand_as(order))
-
-    order, score = order[:, :budget], score[:, :budget]
-    drafted = score > float("-inf")
-    padding = (0, budget - order.shape[1])
-    pad = torch.nn.functional.pad
-    token, parent, depth = (
-        pad(torch.where(drafted, column.gather(1, order), fill), padding, value=fill)
-        for column, fill in zip(columns, (NONE, NONE, 0), strict=True)
-    )
-    return TokenTree(token, parent, depth, pad(score, padding, value=float("-inf")), drafted.sum(1))

@@ -1,6 +1,6 @@
 """What a drafter hands over: candidate tokens per depth, with their log-probabilities."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ class DraftProposal:
             if self.entropy.dtype != torch.float32:
                 raise TypeError(f"entropy must be float32, got {self.entropy.dtype}")
 
+    def corner(self, depth: int, width: int) -> "DraftProposal":
+        """The first `width` candidates of the first `depth` rows, as views."""
+        entropy = None if self.entropy is None else self.entropy[:, :depth]
+        return DraftProposal(self.token_ids[:, :depth, :width], self.logprobs[:, :depth, :width], entropy)
+
     @property
     def batch_size(self) -> int:
         return self.token_ids.shape[0]
@@ -63,5 +68,5 @@ class DraftProposal:
 
     def rows(self, index: Tensor) -> "DraftProposal":
         """The proposals of requests `index` [B'] int64."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return DraftProposal(*(None if value is None else value[index] for value in values))
+        entropy = None if self.entropy is None else self.entropy[index]
+        return DraftProposal(self.token_ids[index], self.logprobs[index], entropy)

@@ -21,8 +21,9 @@ class TokenTree:
     logprob: `[B, N]` fp32, sum of the draft log-probabilities on the path; 0 for the root.
     size:    `[B]` int64, slots in use, 1 <= size <= N.
 
-    Order: parents come before children and scores never increase, so the first n nodes are themselves
-    the best n-node tree and any smaller budget is a prefix cut.
+    Order: parents come before children, and the first n nodes are themselves the tree that n nodes would have
+    given, so that any smaller budget is a prefix cut. In an optimal tree they come best first: without a
+    bonus (`score`) keys, and for `accum_logp` log-probabilities, never increase.
 
     Padding slots (index >= size) hold token -1, parent -1, depth 0, logprob -inf.
     """
@@ -62,6 +63,17 @@ class TokenTree:
             depth=self.depth[:, :budget],
             logprob=self.logprob[:, :budget],
             size=self.size.clamp(max=budget),
+        )
+
+    def shortened(self, sizes: Tensor) -> "TokenTree":
+        """The trees of at most `sizes [B]` int64 nodes, in as many slots as before. 1 is the root alone."""
+        inside = torch.arange(self.budget, device=sizes.device) < sizes[:, None]
+        return TokenTree(
+            tokens=torch.where(inside, self.tokens, NONE),
+            parent=torch.where(inside, self.parent, NONE),
+            depth=torch.where(inside, self.depth, 0),
+            logprob=torch.where(inside, self.logprob, float("-inf")),
+            size=torch.minimum(self.size, sizes),
         )
 
     def rows(self, index: Tensor) -> "TokenTree":

@@ -8,7 +8,8 @@ from tiny_data import head_config
 from torch import nn
 
 from jetspec_sglang.drafters.contract import DrafterFactory, DrafterSpec, ServedDrafter
-from jetspec_sglang.drafters.registry import DRAFTERS, ENTRY_POINT_GROUP, Registry
+from jetspec_sglang.drafters.registry import DRAFTERS, ENTRY_POINT_GROUP
+from jetspec_sglang.tree.registry import Registry
 
 
 def parameters(function):

@@ -3,9 +3,10 @@ import dataclasses
 import pytest
 from tiny_data import head_config
 
-from jetspec_sglang.drafters import registry
 from jetspec_sglang.drafters.contract import DrafterSpec
-from jetspec_sglang.drafters.registry import DRAFTERS, Registry, RegistryError
+from jetspec_sglang.drafters.registry import DRAFTERS
+from jetspec_sglang.tree import registry
+from jetspec_sglang.tree.registry import Registry, RegistryError
 
 
 def test_factories_are_imported_on_demand():

@@ -1,6 +1,5 @@
 """Builders: equal to the reference bit for bit, optimal, nested, well-formed."""
 
-import heapq
 import itertools
 import math
 
@@ -10,38 +9,74 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_cases import NEG_INF, assert_same, collate, proposals
 
-from jetspec_sglang.tree import DraftProposal, ancestor_mask, build_tree, scoring_policy
+from jetspec_sglang.tree import EXPANSIONS, DraftProposal, ancestor_mask, build_tree, scoring_policy
 from jetspec_sglang.tree.build_heap import build_heap
-from jetspec_sglang.tree.build_levels import build_levels
-from jetspec_sglang.tree.build_reference import build_reference
+from jetspec_sglang.tree.build_reference import build_eager_reference, build_reference, shared_rows
+from jetspec_sglang.tree.build_tensor import build_tensor
+from jetspec_sglang.tree.score import score_rows
+
+BUILDERS = [build_heap, build_tensor]
+REFERENCES = {"optimal": build_reference, "eager": build_eager_reference}
+SCORINGS = [
+    "accum_logp",
+    "entropy",
+    "hybrid",
+    "hybrid:alpha=0.25",
+    "top2gap",
+    "top2gap:beta=2,gap=0.5",
+]
 
 
-def reference(proposal, anchors, budget):
-    rows = zip(proposal.token_ids, proposal.logprobs, anchors.tolist(), strict=True)
-    return collate([build_reference(ids, logprobs, anchor, budget) for ids, logprobs, anchor in rows], budget)
-
-
-@pytest.mark.parametrize("build", [build_heap, build_levels])
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+@pytest.mark.parametrize("build", BUILDERS)
 @settings(max_examples=300, deadline=None)
-@given(case=proposals(), budget=st.integers(1, 24))
-def test_builders_equal_the_reference_ties_included(build, case, budget):
+@given(case=proposals(), budget=st.integers(1, 24), scoring=st.sampled_from(SCORINGS), data=st.data())
+def test_builders_equal_the_reference_ties_included(expansion, build, case, budget, scoring, data):
     proposal, anchors = case
-    tree = build(proposal.token_ids, proposal.logprobs, anchors, budget)
+    batch = len(anchors)
+    sizes = data.draw(st.none() | st.lists(st.integers(1, budget), min_size=batch, max_size=batch))
+    rows = score_rows(scoring_policy(scoring), proposal, range(proposal.depth))
+    expected = [
+        REFERENCES[expansion](shared_rows(rows, b), anchor, sizes[b] if sizes else budget)
+        for b, anchor in enumerate(anchors.tolist())
+    ]
+    tree = build(rows, anchors, budget, sizes=sizes, eager=expansion == "eager")
     tree.validate()
-    assert_same(tree, reference(proposal, anchors, budget))
-    assert (tree.logprob.diff(dim=1)[tree.logprob[:, 1:] > NEG_INF] <= 0).all()
+    assert_same(tree, collate(expected, budget))
+    if expansion == "optimal" and scoring == "accum_logp":
+        assert (tree.logprob.diff(dim=1)[tree.logprob[:, 1:] > NEG_INF] <= 0).all()
 
 
+@pytest.mark.parametrize("expansion", EXPANSIONS)
 @settings(max_examples=60, deadline=None)
-@given(case=proposals(), budget=st.integers(1, 24), data=st.data())
-def test_every_smaller_tree_is_a_prefix(case, budget, data):
+@given(case=proposals(), budget=st.integers(1, 24), scoring=st.sampled_from(SCORINGS), data=st.data())
+def test_every_smaller_tree_is_a_prefix(expansion, case, budget, scoring, data):
     proposal, anchors = case
     smaller = data.draw(st.integers(1, budget))
-    tree = build_tree(proposal, anchors, budget).prefix(smaller)
+    how = {"scoring": scoring, "expansion": expansion}
+    whole = build_tree(proposal, anchors, budget, **how)
+    tree = whole.prefix(smaller)
     tree.validate()
-    assert_same(tree, build_tree(proposal, anchors, smaller))
-    whole = ancestor_mask(build_tree(proposal, anchors, budget))
-    assert torch.equal(ancestor_mask(tree), whole[:, :smaller, :smaller])
+    assert_same(tree, build_tree(proposal, anchors, smaller, **how))
+    assert torch.equal(ancestor_mask(tree), ancestor_mask(whole)[:, :smaller, :smaller])
+
+
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+@settings(max_examples=60, deadline=None)
+@given(case=proposals(), budget=st.integers(1, 16), data=st.data())
+def test_each_request_gets_the_tree_of_its_own_budget(expansion, case, budget, data):
+    proposal, anchors = case
+    batch = len(anchors)
+    budgets = data.draw(st.lists(st.integers(1, budget), min_size=batch, max_size=batch))
+    tree = build_tree(proposal, anchors, budget, expansion=expansion, budgets=budgets)
+    tree.validate()
+    assert_same(
+        tree, build_tree(proposal, anchors, budget, expansion=expansion, budgets=torch.tensor(budgets))
+    )
+    for b, own in enumerate(budgets):
+        alone = build_tree(proposal, anchors, own, expansion=expansion).rows(torch.tensor([b]))
+        assert_same(tree.rows(torch.tensor([b])).prefix(own), alone)
+        assert (tree.tokens[b, own:] == -1).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,20 +112,6 @@ def best_by_enumeration(logprobs, drafts):
     return max(sum(prob[path] for path in nodes) for nodes in closed)
 
 
-def eager_expansion(logprobs, budget):
-    """The mutant: pop one node, add all its children (the paper's expansion)."""
-    depth, width = logprobs.shape
-    kept, heap = [], [(0.0, ())]
-    while heap:
-        negated, path = heapq.heappop(heap)
-        for rank in range(width if len(path) < depth else 0):
-            if len(kept) == budget - 1:
-                return sum(math.exp(score) for score in kept)
-            kept.append(-negated + logprobs[len(path), rank].item())
-            heapq.heappush(heap, (-kept[-1], (*path, rank)))
-    return sum(math.exp(score) for score in kept)
-
-
 GRIDS = [(3, 2, 2), (2, 3, 3), (2, 3, 4), (3, 2, 5), (4, 1, 3)]
 
 
@@ -106,8 +127,12 @@ def test_no_tree_of_this_size_is_better(depth, width, drafts, seed):
 
 
 def test_enumeration_catches_eager_expansion():
+    """Three nodes below the root at width 2: all children at once never reach the third level."""
     logprobs = torch.tensor([[0.9, 0.05], [0.9, 0.05], [0.9, 0.05]]).log()
-    assert eager_expansion(logprobs, 4) < best_by_enumeration(logprobs, 3) - 0.1
+    proposal = DraftProposal(torch.arange(2).expand(1, 3, 2), logprobs[None])
+    tree = build_tree(proposal, torch.tensor([0]), 4, expansion="eager")
+    assert tree.depth[0].tolist() == [0, 1, 1, 2]
+    assert tree.logprob[0, 1:].exp().sum() < best_by_enumeration(logprobs, 3) - 0.1
 
 
 def test_zero_logprobs_keep_parents_before_children():
@@ -128,13 +153,18 @@ def test_impossible_candidates_leave_padding():
     assert tree.tokens[0].tolist() == [1, 3] + [-1] * 7
 
 
-def test_nan_is_an_error_in_the_reference_and_never_drafted_elsewhere():
-    logprobs = torch.tensor([[[-0.5, float("nan")]]])
-    ids, anchors = torch.tensor([[[3, 4]]]), torch.tensor([1])
-    with pytest.raises(ValueError, match="NaN"):
-        build_reference(ids[0], logprobs[0], 1, 3)
-    for build in (build_heap, build_levels):
-        assert build(ids, logprobs, anchors, 3).tokens.tolist() == [[1, 3, -1]]
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+@pytest.mark.parametrize("worst", [NEG_INF, float("nan"), float("inf")])
+def test_a_row_ends_at_its_first_impossible_candidate(expansion, worst):
+    """Even where a broken drafter puts likely candidates behind it."""
+    logprobs = torch.tensor([[[-0.5, worst, -0.1], [-1.0, -2.0, worst]]])
+    proposal = DraftProposal(torch.arange(6).view(1, 2, 3), logprobs)
+    rows = score_rows(scoring_policy("accum_logp"), proposal, range(2))
+    expected = REFERENCES[expansion](shared_rows(rows, 0), 9, 8)
+    assert [node.token for node in expected] == [9, 0, 3, 4]
+    for build in BUILDERS:
+        tree = build(rows, torch.tensor([9]), 8, sizes=None, eager=expansion == "eager")
+        assert_same(tree, collate([expected], 8))
 
 
 def test_wrong_arguments_are_refused():
@@ -145,6 +175,13 @@ def test_wrong_arguments_are_refused():
         ({"budget": 4, "width": 2}, "width"),
         ({"budget": 4, "depth": 0}, "depth"),
         ({"budget": 4, "scoring": "magic"}, "known: accum_logp"),
+        ({"budget": 4, "scoring": "entropy"}, "needs the entropy"),
+        ({"budget": 4, "expansion": "lazy"}, "known: optimal, eager"),
+        ({"budget": 4, "budgets": [4]}, "budgets"),
+        ({"budget": 4, "budgets": [4, 5]}, "budgets"),
+        ({"budget": 4, "budgets": torch.tensor([0, 4])}, "budgets"),
+        ({"budget": 4, "budgets": torch.tensor([4.0, 4.0])}, "budgets"),
+        ({"budget": 5000}, "budget 5000"),
     ]:
         with pytest.raises(ValueError, match=message):
             build_tree(proposal, anchors, **kwargs)
@@ -153,11 +190,6 @@ def test_wrong_arguments_are_refused():
             build_tree(proposal, wrong, 4)
     with pytest.raises(ValueError, match="budget"):
         build_tree(proposal, anchors, 4).prefix(5)
-
-
-def test_default_policy_adds_up_logprobs():
-    proposal = DraftProposal(torch.zeros(1, 2, 1, dtype=torch.int64), -torch.ones(1, 2, 1))
-    assert scoring_policy("accum_logp")(proposal) is proposal.logprobs
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ NEG_INF = float("-inf")
 # Quarters are exact in fp32 and collide often; 0.0 makes a child tie with its parent; -inf is "never".
 TIED = st.sampled_from([0.0, -0.25, -0.5, -0.75, -1.0, NEG_INF])
 ROUNDED = st.floats(min_value=-8, max_value=0, width=32)
+TIED_ENTROPY = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+ENTROPY = st.floats(min_value=0, max_value=12, width=32)
 
 
 @st.composite
 def proposals(draw, max_batch=3, max_depth=4, max_width=4):
-    """(proposal, anchors), with many ties or with arbitrary fp32 values."""
+    """(proposal with entropy, anchors), with many ties or with arbitrary fp32 values."""
     shape = [draw(st.integers(1, limit)) for limit in (max_batch, max_depth, max_width)]
     values = draw(st.sampled_from([TIED, ROUNDED, TIED | ROUNDED]))
     count = int(np.prod(shape))
@@ -25,7 +27,10 @@ def proposals(draw, max_batch=3, max_depth=4, max_width=4):
     generator = torch.Generator().manual_seed(seed)
     token_ids = torch.rand(*shape[:2], 50, generator=generator).argsort(-1)[..., : shape[2]]
     anchors = torch.randint(0, 50, (shape[0],), generator=generator)
-    return DraftProposal(token_ids, logprobs), anchors
+    count = shape[0] * shape[1]
+    values = draw(st.sampled_from([TIED_ENTROPY, ENTROPY]))
+    entropy = torch.tensor(draw(st.lists(values, min_size=count, max_size=count)), dtype=torch.float32)
+    return DraftProposal(token_ids, logprobs, entropy.reshape(shape[:2])), anchors
 
 
 @st.composite
