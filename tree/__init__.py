@@ -9,9 +9,12 @@ from .accept import (
     sample,
     walk,
 )
+from .accept_sampled import accept_rejection, accept_traversal, post_order
 from .build import EXPANSIONS, Expander, build_tree, build_tree_by_path
+from .dice import Dice, RandomDice
 from .layout import ancestor_mask, full_mask, positions, retrieve_links
 from .proposal import DraftProposal
+from .sampled import SampledTree, drafting_law, draw_tree
 from .score import DEFAULT_SCORING, SCORING, Scores, ScoringPolicy, scoring_policy
 from .token_tree import NONE, TokenTree
 
@@ -22,19 +25,27 @@ __all__ = [
     "SCORING",
     "Acceptance",
     "Chooser",
+    "Dice",
     "DraftProposal",
     "Expander",
+    "RandomDice",
+    "SampledTree",
     "Scores",
     "ScoringPolicy",
     "TokenTree",
     "accept_greedy",
     "accept_match",
+    "accept_rejection",
+    "accept_traversal",
     "ancestor_mask",
     "build_tree",
     "build_tree_by_path",
+    "drafting_law",
+    "draw_tree",
     "follow",
     "full_mask",
     "positions",
+    "post_order",
     "retrieve_links",
     "sample",
     "scoring_policy",

@@ -10,9 +10,8 @@ itself is committed as the bonus token and the round ends.
 Why match is exact for a deterministic tree, whatever its shape or scores: the tree is fixed before anything
 is drawn, and each committed token, drafts and bonus alike, *is* the draw of the node that precedes it. So
 each has the target's law given its prefix; the tree only decides how many of them one round commits. No draft
-probability enters, and no residual distribution. It is not the rule for trees whose tokens were sampled to
-raise acceptance (SpecInfer, Sequoia): those need rejection with the probabilities they were drawn with, and
-that rule in turn is wrong for top-k trees.
+probability enters, and no residual distribution. Trees whose tokens were sampled can be accepted this way too,
+but with less luck than by the rules made for them (`accept_sampled`), which in turn are wrong for top-k trees.
 
 Choices at different nodes are independent, and those off the path are never looked at. Leaving them out
 (lazy) or drawing them all at once (eager) therefore gives the same law, and, with one uniform number a node,
@@ -54,7 +53,6 @@ def follow(tree: TokenTree, choice: Tensor, max_depth: int) -> Acceptance:
     device: a node is on the path iff it and all its ancestors hold their parent's choice, which pointer
     doubling settles in log2(max_depth) steps.
     """
-    batch, nodes = tree.tokens.shape
     above = tree.parent.clamp(min=0)
     # Padding holds token -1, which no target chooses, so it is never on the path.
     on_path = (tree.tokens == choice.gather(1, above)) & (tree.parent >= 0) & (tree.depth <= max_depth)
@@ -63,12 +61,18 @@ def follow(tree: TokenTree, choice: Tensor, max_depth: int) -> Acceptance:
         on_path = on_path & on_path.gather(1, above)
         above = above.gather(1, above)
 
-    # Siblings are distinct, so each depth has at most one node on the path; the others share a spare column.
-    slots = torch.arange(nodes, device=choice.device).expand(batch, -1)
-    column = torch.where(on_path, tree.depth, max_depth + 1)
-    path = choice.new_full((batch, max_depth + 2), NONE).scatter_(1, column, slots)[:, :-1]
+    path = path_through(tree, on_path, max_depth)
     tokens = torch.where(path >= 0, choice.gather(1, path.clamp(min=0)), NONE)
     return Acceptance(path, on_path.sum(1), tokens)
+
+
+def path_through(tree: TokenTree, on_path: Tensor, max_depth: int) -> Tensor:
+    """Slots by depth, `[B, max_depth + 1]` int64, root first and padded with -1, given `on_path [B, N]` bool."""
+    slots = torch.arange(tree.budget, device=on_path.device).expand_as(on_path)
+    # Each depth has at most one node on the path; the others share a spare column.
+    column = torch.where(on_path, tree.depth, max_depth + 1)
+    path = tree.depth.new_full((tree.batch_size, max_depth + 2), NONE).scatter_(1, column, slots)
+    return path[:, :-1]
 
 
 def walk(tree: TokenTree, choose: Chooser, max_depth: int) -> Acceptance:

@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from law_cases import Target, committed_tokens, node_paths, total_variation
 from tree_cases import collate, repeat
 
 from jetspec_sglang.tree import accept_match, follow, sample
@@ -35,58 +36,18 @@ def make_tree(shape):
     return collate([nodes], len(nodes))
 
 
-class Target:
-    """A target whose next-token law depends on the whole path, rounded to multiples of 1/`grid` if given."""
-
-    def __init__(self, temperature, grid=None):
-        self.temperature, self.grid, self.rows = temperature, grid, {}
-
-    def __call__(self, path):
-        if path not in self.rows:
-            generator = torch.Generator().manual_seed(sum(3**i * (t + 1) for i, t in enumerate(path)))
-            logits = 2 * torch.randn(VOCAB, generator=generator, dtype=torch.float64)
-            probs = (logits / self.temperature).softmax(-1)
-            if self.grid:
-                probs = (probs * self.grid).round() / self.grid
-                probs[-1] = 1 - probs[:-1].sum()
-            self.rows[path] = probs.tolist()
-        return self.rows[path]
-
-    def prob(self, tokens, given=()):
-        return math.prod(self((*given, *tokens[:i]))[token] for i, token in enumerate(tokens))
-
-
-def node_paths(tree):
-    """Tokens from below the root to each node."""
-    paths = []
-    for token, parent in zip(tree.tokens[0].tolist(), tree.parent[0].tolist(), strict=True):
-        paths.append((*paths[parent], token) if parent >= 0 else ())
-    return paths
-
-
-def total_variation(law, target, length):
-    """Distance of a round's law, continued by the target to `length` tokens, from the target's law."""
-    continued = defaultdict(float)
-    for committed, weight in law.items():
-        for rest in itertools.product(range(VOCAB), repeat=length - len(committed)):
-            continued[committed + rest] += weight * target.prob(rest, given=committed)
-    sequences = itertools.product(range(VOCAB), repeat=length)
-    return sum(abs(continued[tokens] - target.prob(tokens)) for tokens in sequences) / 2
+def paths_of(tree):
+    return node_paths(tree.tokens[0].tolist(), tree.parent[0].tolist())
 
 
 def law_of_walk(walk, tree, target):
     """Law of the tokens that `walk(tree, choices [C, N]) -> list of tuples` commits, over all choices."""
-    per_node = [target(path) for path in node_paths(tree)]
+    per_node = [target(path) for path in paths_of(tree)]
     choices = list(itertools.product(range(VOCAB), repeat=tree.budget))
     law = defaultdict(float)
     for committed, choice in zip(walk(tree, torch.tensor(choices)), choices, strict=True):
         law[committed] += math.prod(row[token] for row, token in zip(per_node, choice, strict=True))
     return law
-
-
-def committed_tokens(accepted):
-    pairs = zip(accepted.tokens.tolist(), accepted.lengths.tolist(), strict=True)
-    return [tuple(tokens[:length]) for tokens, length in pairs]
 
 
 def match(tree, choices):
@@ -108,11 +69,11 @@ def test_match_commits_by_the_law_of_the_target(shape, temperature):
 def test_accept_match_itself_lazy_and_eager(shape):
     """With probabilities in eighths, eight equally likely uniforms a node enumerate the draws."""
     grid, tree = 8, make_tree(shape)
-    target, max_depth = Target(1.0, grid), int(tree.depth.max())
+    target, max_depth = Target(1.0, grid=grid), int(tree.depth.max())
     eighths = (torch.arange(grid, dtype=torch.float64) + 0.5) / grid
     uniforms = torch.cartesian_prod(*[eighths] * tree.budget).reshape(-1, tree.budget)
     batch = repeat(tree, len(uniforms))
-    probs = torch.tensor([target(path) for path in node_paths(tree)]).expand(len(uniforms), -1, -1)
+    probs = torch.tensor([target(path) for path in paths_of(tree)]).expand(len(uniforms), -1, -1)
     lazy = accept_match(batch, probs, max_depth, uniforms=uniforms)
     eager = follow(batch, sample(probs, uniforms), max_depth)
     for accepted in (lazy, eager):
@@ -164,32 +125,3 @@ def bonus_of_the_root(tokens, parent, choice):
 @pytest.mark.parametrize("rule", [trusts_the_drafter, forgets_the_parent, bonus_of_the_root])
 def test_enumeration_catches_wrong_walks(rule):
     assert distance(mutant(rule), "shared rows", 1.0) > 0.02
-
-
-def recursive_rejection(target, draft, children):
-    """Law of the first token if `children` are tried in turn as draws from `draft` without replacement."""
-    law, reach = [0.0] * VOCAB, 1.0
-    for child in children:
-        accept = min(1.0, target[child] / draft[child])
-        law[child] += reach * accept
-        reach *= 1 - accept
-        target = normalised([max(p - q, 0.0) for p, q in zip(target, draft, strict=True)])
-        draft = normalised([0.0 if token == child else q for token, q in enumerate(draft)])
-    return {(token,): weight + reach * target[token] for token, weight in enumerate(law)}
-
-
-def normalised(weights):
-    total = sum(weights)
-    return [weight / total for weight in weights] if total else weights
-
-
-def test_enumeration_catches_rejection_on_a_top_k_tree():
-    """Recursive rejection is exact where children are drawn; the same rule is wrong on top-k children."""
-    target, draft = Target(2.0), [0.5, 0.3, 0.2]
-    drawn = defaultdict(float)
-    for first, second in itertools.permutations(range(VOCAB), 2):
-        chance = draft[first] * draft[second] / (1 - draft[first])
-        for tokens, weight in recursive_rejection(target(()), draft, [first, second]).items():
-            drawn[tokens] += chance * weight
-    assert total_variation(drawn, target, 1) < 1e-9
-    assert total_variation(recursive_rejection(target(()), draft, [0, 1]), target, 1) > 0.05
