@@ -27,3 +27,21 @@ def top_k_logprobs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Te
     highest = values[:, :1]
     total = (logits.float() - highest).exp_().sum(-1, keepdim=True)
     return values - highest - total.log_(), indices
+
+
+def top_k_entropy(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `top_k_logprobs` gives, bit for bit, and the entropy [R] of the full row: fp32, nats.
+
+    With z the logits relative to their largest and Z the sum of e^z, H = log Z - sum(z e^z) / Z: the softmax
+    itself is never needed. An entry of -inf adds nothing.
+    """
+    values, indices = top_k(logits, k)
+    values = values.float()
+    highest = values[:, :1]
+    relative = logits.float() - highest
+    weights = relative.exp()
+    total = weights.sum(-1, keepdim=True)
+    # 0 * -inf would be NaN; clamped, it is 0.
+    weighted = weights.mul_(relative.clamp_(min=torch.finfo(torch.float32).min)).sum(-1, keepdim=True)
+    log_total = total.log()
+    return values - highest - log_total, indices, (log_total - weighted / total)[:, 0]
