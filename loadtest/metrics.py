@@ -7,10 +7,11 @@ ones count as errors and never meet an SLO.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from .records import Request, Run
 from .bootstrap import RESAMPLES, distribution, draws, ratio
+from .records import Request, Run
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Slo:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> "Slo":
+        """The bounds that the run was given."""
+        return cls(**{name: run.config.get(f"slo_{name}") for name in ("ttft_s", "tpot_s", "e2e_s")})
 
 
 def ttft(request: Request) -> float | None:
@@ -58,7 +64,7 @@ def speed(request: Request) -> float | None:
 def chunk_gaps(request: Request) -> list[tuple[float, float]]:
     """`(seconds, 1)` from each piece of the stream to the next: what a reader sees as stutter."""
     times = [time for time, _ in request.chunks]
-    return [(after - before, 1.0) for before, after in zip(times, times[1:], strict=False)]
+    return [(after - before, 1.0) for before, after in pairwise(times)]
 
 
 def token_gaps(request: Request) -> list[tuple[float, float]]:
@@ -105,7 +111,7 @@ def summarise(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """All metrics of a run, ready for JSON; the same input gives the same output.
+    """All metrics of a run, ready for JSON; the same input gives the same output. `slo` defaults to the run's own.
 
     Distributions are as `bootstrap.distribution` says, ratios `{"value", "ci"}`; None where the server did not
     tell what is needed. Keys: `sent`, `completed`, `failed` (counts of measured requests); `offered_rps`,
@@ -116,9 +122,9 @@ def summarise(
     sent = [request for request in requests if request.phase == "measure"]
     done = [request for request in sent if request.ok]
     length = run.window_s[1] - run.window_s[0]
-    good = [is_good(request, slo or Slo()) for request in sent]
+    good = [is_good(request, slo or Slo.of(run)) for request in sent]
     of_sent, of_done = draws(len(sent), seed, resamples), draws(len(done), seed, resamples)
-    seconds = [length / len(sent)] * len(sent) if sent else []
+    ones = [1] * len(sent)
     return {
         "sent": len(sent),
         "completed": len(done),
@@ -129,9 +135,9 @@ def summarise(
         "completed_rps": sum(r.ok and run.window_s[0] <= r.end_s < run.window_s[1] for r in requests)
         / length,
         "tok_s": sum(arrived_tokens(r, run.window_s) for r in requests) / length,
-        "goodput_rps": ratio(good, seconds, of_sent),
-        "attainment": ratio(good, [1] * len(sent), of_sent),
-        "error_rate": ratio([not r.ok for r in sent], [1] * len(sent), of_sent),
+        "goodput_rps": _times(ratio(good, ones, of_sent), len(sent) / length),
+        "attainment": ratio(good, ones, of_sent),
+        "error_rate": ratio([not r.ok for r in sent], ones, of_sent),
         **{
             name: distribution([_weighted(metric(r)) for r in done], of_done)
             for name, metric in {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e, "tok_s_user": speed}.items()
@@ -148,6 +154,12 @@ def summarise(
 
 def _weighted(value: float | None) -> list[tuple[float, float]]:
     return [] if value is None else [(value, 1.0)]
+
+
+def _times(estimate: dict | None, factor: float) -> dict | None:
+    if estimate is None:
+        return None
+    return {"value": estimate["value"] * factor, "ci": [bound * factor for bound in estimate["ci"]]}
 
 
 def _total(values: Any) -> int | None:

@@ -98,7 +98,7 @@ class Run:
 
 def to_line(request: Request) -> str:
     """One line of `requests.jsonl`, with its end of line."""
-    return json.dumps(asdict(request), separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(asdict(request), separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def read_requests(folder: Path) -> list[Request]:
@@ -108,11 +108,17 @@ def read_requests(folder: Path) -> list[Request]:
         RecordError: no such file, or a line that is no request.
     """
     file = folder / REQUESTS
-    rows = [_row(Request, text, f"{file}, line {n}") for n, text in enumerate(_text(file).splitlines(), 1)]
+    return sorted(parse_requests(_text(file), str(file)), key=lambda row: (row.scheduled_s, row.id))
+
+
+def parse_requests(text: str, where: str) -> list[Request]:
+    """Lines of `requests.jsonl`, in their order. Raises RecordError as `read_requests` does."""
+    lines = text.splitlines()
+    rows = [_row(Request, line, f"{where}, line {n}") for n, line in enumerate(lines, 1)]
     for n, row in enumerate(rows, 1):
         if problem := _problem(row):
-            raise RecordError(f"{file}, line {n}: {problem}.")
-    return sorted(rows, key=lambda row: (row.scheduled_s, row.id))
+            raise RecordError(f"{where}, line {n}: {problem}.")
+    return rows
 
 
 def write_requests(folder: Path, requests: Iterable[Request]) -> None:
