@@ -120,4 +120,5 @@ def _parse(name: str, key: str, value: str, kind: type) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"scoring policy {name!r}: {key} is {value!r}, not a {kind.__name__}") from None
+        wanted = {int: "whole number", float: "number"}.get(kind, kind.__name__)
+        raise ValueError(f"scoring policy {name!r}: {key} is {value!r}, not a {wanted}") from None

@@ -135,6 +135,21 @@ def test_enumeration_catches_eager_expansion():
     assert tree.logprob[0, 1:].exp().sum() < best_by_enumeration(logprobs, 3) - 0.1
 
 
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("budget", [1, 2, 16, 100])
+def test_nothing_is_read_back_from_the_device(expansion, scoring, budget):
+    """Meta tensors have shapes and no values to read."""
+    sizes = torch.empty(2, 3, 4, dtype=torch.int64, device="meta")
+    proposal = DraftProposal(sizes, sizes.float(), sizes[:, :, 0].float())
+    anchors = budgets = sizes[:, 0, 0]
+    tree = build_tree(proposal, anchors, budget, scoring=scoring, expansion=expansion, budgets=budgets)
+    for field in (tree.tokens, tree.parent, tree.depth):
+        assert field.shape == (2, budget)
+        assert field.dtype == torch.int64
+    assert tree.logprob.dtype == torch.float32
+
+
 def test_zero_logprobs_keep_parents_before_children():
     logprobs = torch.zeros(1, 3, 2)
     proposal = DraftProposal(torch.arange(2).expand(1, 3, 2), logprobs)
