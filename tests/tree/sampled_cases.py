@@ -1,11 +1,20 @@
 """Shapes, rows and the law of one whole round over sampled trees, by the references and by the fast path."""
 
+from unittest.mock import patch
+
 import torch
 from enumerating_dice import law_of, plain_law_of
 from law_cases import committed_tokens, node_paths, target_rows
 from tree_cases import collate, repeat
 
-from jetspec_sglang.tree import DraftProposal, accept_rejection, accept_traversal, draw_tree
+from jetspec_sglang.tree import (
+    DraftProposal,
+    accept_rejection,
+    accept_sampled,
+    accept_traversal,
+    draw_tree,
+    missing_law,
+)
 from jetspec_sglang.tree.accept_reference import rejection_reference, traversal_reference
 from jetspec_sglang.tree.sampled_reference import draw_tokens_reference
 
@@ -58,7 +67,7 @@ def law_rows(law):
 
 
 def fast_law(rule, parents, law, target, max_depth=None):
-    """Law of the committed tokens, drawn and verified by the batched code."""
+    """Law of the committed tokens, drawn and verified by the batched code as it runs here, on the CPU."""
 
     def run(dice, rows):
         shape = shape_of(parents, rows)
@@ -67,6 +76,12 @@ def fast_law(rule, parents, law, target, max_depth=None):
         return committed_tokens(FAST[rule](tree, target_rows(tree, target), limit, dice))
 
     return law_of(run)
+
+
+def tensor_law(rule, parents, law, target):
+    """The same by the operations that an accelerator runs."""
+    with patch.object(accept_sampled, "try_children", missing_law.try_children_tensor):
+        return fast_law(rule, parents, law, target)
 
 
 def reference_law(rule, parents, law, target):

@@ -90,23 +90,28 @@ def forget_residual(monkeypatch):
     monkeypatch.setattr(accept_reference, "positive_part", lambda p, q: p)
 
 
-def draw_bonus_from_p(monkeypatch):
-    """Chances are right, but the token behind the path comes from the target's row instead of (p - q)+."""
-    finish = accept_sampled._MissingLaw.bonus_weights
-
-    def bonus_weights(self, node):
-        self.on, self.factor = self.probs.gather(-1, self.candidates), torch.ones_like(self.factor)
-        return finish(self, node)
-
-    monkeypatch.setattr(accept_sampled._MissingLaw, "bonus_weights", bonus_weights)
-
-
 @pytest.mark.parametrize("mutate", [forget_renormalisation, forget_removal, forget_residual])
 def test_references_that_forget_a_step(rule, mutate, target, monkeypatch):
     mutate(monkeypatch)
     assert distance(reference_law(rule, PARENTS, LAW, target), target) > WRONG
 
 
-def test_bonus_from_the_wrong_law(rule, target, monkeypatch):
-    draw_bonus_from_p(monkeypatch)
+def test_bonus_from_the_target_instead_of_what_is_missing(rule, target, monkeypatch):
+    def from_p(law, probs, node):
+        return probs[torch.arange(len(node)), node]
+
+    monkeypatch.setattr(accept_sampled, "bonus_weights", from_p)
     assert distance(fast_law(rule, PARENTS, LAW, target), target) > WRONG
+
+
+def test_bonus_from_the_draft_tokens_only(rule, target, monkeypatch):
+    """The factor that stands for all tokens that the drafter never draws is left out."""
+    right = accept_sampled.bonus_weights
+
+    def on_candidates(law, probs, node):
+        law.factor = torch.zeros_like(law.factor)
+        return right(law, probs, node)
+
+    monkeypatch.setattr(accept_sampled, "bonus_weights", on_candidates)
+    cut_off = as_law(draft_rows(2), kept=3)
+    assert distance(fast_law(rule, PARENTS, cut_off, target), target) > WRONG

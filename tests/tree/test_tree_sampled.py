@@ -35,6 +35,7 @@ from jetspec_sglang.tree import (
     draw_tree,
     post_order,
 )
+from jetspec_sglang.tree.missing_law import at_start, try_children, try_children_tensor
 from jetspec_sglang.tree.sampled_reference import draw_tokens_reference
 
 TEMPERATURES = st.sampled_from([0.05, 0.6, 1.0, 2.0])
@@ -238,6 +239,12 @@ def test_each_request_of_a_ragged_batch_as_by_the_reference(rule, shapes, seed, 
 
         expected = {key: 0.0 for key in found[b]} | plain_law_of(run)
         assert found[b] == pytest.approx(expected, abs=1e-10)
+
+    compiled, tensor = (at_start(tree, probs, 2) for _ in range(2))
+    try_children(compiled, tree, rule == "traversal")
+    try_children_tensor(tensor, tree, rule == "traversal")
+    for name, value in vars(compiled).items():
+        assert value.allclose(getattr(tensor, name), atol=1e-12), name
 
 
 @settings(max_examples=40, deadline=None)

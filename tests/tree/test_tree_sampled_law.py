@@ -14,12 +14,13 @@ from sampled_cases import (
     law_of,
     reference_law,
     shape_of,
+    tensor_law,
 )
 
 from jetspec_sglang.tree import DraftProposal, build_tree, drafting_law, draw_tree
 
 EXACT = 1e-9
-WAYS = {"reference": reference_law, "fast": fast_law}
+WAYS = {"reference": reference_law, "compiled": fast_law, "tensor": tensor_law}
 
 pytestmark = pytest.mark.parametrize("rule", FAST)
 
