@@ -41,18 +41,25 @@ COMMANDS: dict[str, Command | Group] = {
         "jetspec_sglang.train:train", "Train a head: answers of the target, fit, export; see examples/train/."
     ),
     "eval": Command("jetspec_sglang.eval:evaluate", "Measure accept length and speed of a head by budget."),
+    "bench": Group(
+        "Micro-benchmarks of the parts of a round.",
+        {"tree": Command("jetspec_sglang.bench:tree", "Time the tree builders and their references.")},
+    ),
     "loadtest": Group(
         "Load tests at request rates: one run, a sweep over servers, its report, its audit.",
         {
+            "run": Command(
+                "jetspec_sglang.loadtest_run:run", "One run against a server that is up: open or closed loop."
+            ),
             "sweep": Command(
-                "jetspec_sglang.loadtest_command:sweep",
+                "jetspec_sglang.loadtest_study:sweep",
                 "Run a whole study from one config file; resumes where it stopped.",
             ),
             "report": Command(
-                "jetspec_sglang.loadtest_command:report", "Write the report of a study: HTML, PNG, CSV, JSON."
+                "jetspec_sglang.loadtest_study:report", "Write the report of a study: HTML, PNG, CSV, JSON."
             ),
             "audit": Command(
-                "jetspec_sglang.loadtest_command:audit",
+                "jetspec_sglang.loadtest_study:audit",
                 "Recompute every published number from the raw files.",
             ),
         },

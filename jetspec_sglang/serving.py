@@ -121,6 +121,11 @@ class Server:
         process.returncode = 0  # not ours to wait for any more
         return process.pid
 
+    @property
+    def pid(self) -> int | None:
+        """Leader of its process group; None before `launch` and after `stop`."""
+        return self._process.pid if self._process else None
+
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

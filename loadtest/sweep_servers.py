@@ -17,6 +17,7 @@ import requests
 START_TIMEOUT = 600  # seconds for one server; a loaded machine takes minutes where an idle one takes 30 s
 AT_ONCE = 2  # servers starting side by side: importing keeps a core busy each
 POLL = 0.5
+NOTES = ".running.json"
 
 
 class SweepError(RuntimeError):
@@ -26,8 +27,8 @@ class SweepError(RuntimeError):
 class Server(Protocol):
     """What a sweep asks of a server. `pid` leads its process group; None if the sweep didn't start it."""
 
-    url: str
-
+    @property
+    def url(self) -> str: ...
     @property
     def pid(self) -> int | None: ...
     def launch(self) -> None: ...
@@ -35,8 +36,17 @@ class Server(Protocol):
         """Does it generate now? Raises RuntimeError, with its last words, if it has ended."""
         ...
 
-    def alive(self) -> bool: ...
-    def stop(self) -> None: ...
+
+class Launcher(Protocol):
+    """How servers are started and stopped."""
+
+    def make(self, flags: Sequence[str]) -> Server:
+        """A server to be launched with these flags."""
+        ...
+
+    def stop(self, servers: Sequence[Server]) -> None:
+        """End them side by side; a second Ctrl-C does not cut this short."""
+        ...
 
 
 class RunningServer:
@@ -51,23 +61,18 @@ class RunningServer:
         pass
 
     def ready(self) -> bool:
-        return self.alive()
-
-    def alive(self) -> bool:
         try:
             return requests.get(self.url + "/health", timeout=20).status_code == 200
         except requests.RequestException:
             return False
 
-    def stop(self) -> None:
-        pass
-
 
 class Fleet:
-    """The servers by name. `notes` is a file that names the processes for a later sweep, should this be killed.
+    """The servers by name.
 
     Args:
         makers: how to make each server; called again for each restart.
+        folder: the study's; a note there names the processes for a later sweep, should this one be killed.
         one_at_a_time: stop the one that runs before another starts.
         waiting: told the names that start and the seconds so far, about twice a second.
     """
@@ -75,13 +80,15 @@ class Fleet:
     def __init__(
         self,
         makers: Mapping[str, Callable[[], Server]],
-        notes: Path,
+        launcher: Launcher,
+        folder: Path,
         *,
         one_at_a_time: bool = False,
         waiting: Callable[[str, float], None] = lambda names, seconds: None,
     ) -> None:
         self._makers = makers
-        self._notes = notes
+        self._launcher = launcher
+        self._notes = folder / NOTES
         self._one_at_a_time = one_at_a_time
         self._waiting = waiting
         self._running: dict[str, Server] = {}
@@ -96,16 +103,23 @@ class Fleet:
             self._start([name for name in names if name not in self._running])
 
     def get(self, name: str) -> Server:
-        """The server, running; started again if it has ended."""
-        server = self._running.get(name)
-        if server is not None and server.alive():
-            return server
-        if server is not None:
-            self._stop([name])
-        if self._one_at_a_time:
-            self._stop(list(self._running))
-        self._start([name])
+        """The server, running; started if it was not."""
+        if name not in self._running:
+            if self._one_at_a_time:
+                self.stop()
+            self._start([name])
         return self._running[name]
+
+    def answers(self, name: str) -> bool:
+        """Does it still generate?"""
+        try:
+            return self._running[name].ready()
+        except RuntimeError:
+            return False
+
+    def drop(self, name: str) -> None:
+        """Stop one, so that the next `get` starts it anew."""
+        self._stop([name])
 
     def stop(self) -> None:
         """Stop all of them."""
@@ -135,32 +149,45 @@ class Fleet:
                 time.sleep(POLL)
 
     def _stop(self, names: Sequence[str]) -> None:
+        launched = [self._running[name] for name in names if self._running[name].pid is not None]
+        self._launcher.stop(launched)
         for name in names:
-            self._running[name].stop()
             del self._running[name]
         self._write_notes()
 
     def _write_notes(self) -> None:
-        pids = [server.pid for server in self._running.values() if server.pid is not None]
         notes = []
-        for pid in pids:
+        for server in self._running.values():
             with contextlib.suppress(psutil.NoSuchProcess):
-                notes.append({"pid": pid, "created": psutil.Process(pid).create_time()})
+                if server.pid is not None:
+                    notes.append({"pid": server.pid, "created": psutil.Process(server.pid).create_time()})
         if notes:
             self._notes.write_text(json.dumps(notes))
         else:
             self._notes.unlink(missing_ok=True)
 
 
-def end_leftovers(notes: Path) -> int:
-    """Kill the servers that a killed sweep left behind; returns how many. Others' processes are left alone."""
-    ended = 0
+def end_leftovers(folder: Path) -> int:
+    """Kill the servers, and Locust, that a killed sweep of this folder left behind; returns how many groups.
+
+    Only processes that the sweep's own note names, and Locust writing below `folder`.
+    """
+    notes = folder / NOTES
+    left = []
     for note in json.loads(notes.read_text()) if notes.exists() else ():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(note["pid"])
             if process.create_time() == note["created"]:
-                os.killpg(process.pid, signal.SIGKILL)
-                psutil.wait_procs([process], timeout=10)
-                ended += 1
+                left.append(process)
+    inside = f"{folder.resolve()}{os.sep}"
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if "locust" in words and any(word.startswith(inside) for word in words):
+                left.append(process)
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+    psutil.wait_procs(left, timeout=10)
     notes.unlink(missing_ok=True)
-    return ended
+    return len(left)
