@@ -40,7 +40,13 @@ COMMANDS: dict[str, Command | Group] = {
     "train": Command(
         "jetspec_sglang.train:train", "Train a head: answers of the target, fit, export; see examples/train/."
     ),
-    "eval": Command("jetspec_sglang.eval:evaluate", "Measure accept length and speed of a head by budget."),
+    "eval": Command(
+        "jetspec_sglang.eval:evaluate",
+        "Measure accept length and speed of heads by tree, policy and budget, or under load.",
+    ),
+    "tree": Command(
+        "jetspec_sglang.tree_command:tree", "Ask something and draw the token trees of the answer's rounds."
+    ),
     "bench": Group(
         "Micro-benchmarks of the parts of a round.",
         {"tree": Command("jetspec_sglang.bench:tree", "Time the tree builders and their references.")},

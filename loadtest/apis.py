@@ -84,7 +84,7 @@ class ProgramApi:
         backend = backend.recording(answer)
         program.run(
             messages=messages,
-            max_tokens=self.config.max_tokens,
+            max_new_tokens=self.config.max_tokens,
             temperature=self.config.temperature,
             ignore_eos=self.config.ignore_eos,
             backend=backend,
@@ -106,11 +106,10 @@ def frontend(url: str, template: str) -> tuple[Any, Any]:
     from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
 
     @sgl.function
-    def program(s, messages, max_tokens, temperature, ignore_eos):
+    def program(s, messages):
         for role, text in messages:
             s += sgl.user(text) if role == "user" else sgl.assistant(text)
-        options = {"max_tokens": max_tokens, "temperature": temperature, "ignore_eos": ignore_eos}
-        s += sgl.assistant(sgl.gen("answer", **options))
+        s += sgl.assistant(sgl.gen("answer"))
 
     class RecordingEndpoint(RuntimeEndpoint):
         answer: Answer

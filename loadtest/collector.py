@@ -101,7 +101,7 @@ def flush_cache(url: str) -> None:
         if error.status is None:
             raise
         raise AnswerError(
-            f"{url}/flush_cache answered {error.status} ({error}); use --flush false for a server without it.",
+            f"{url}/flush_cache answered {error.status} ({error}); turn flush off for a server without it.",
             error.status,
         ) from error
 

@@ -3,7 +3,15 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 Api = Literal["generate", "chat", "program"]
 Arrivals = Literal["poisson", "constant", "bursts", "ramp", "trace", "closed"]
@@ -52,6 +60,13 @@ class LoadConfig(BaseModel):
     slo_tpot_s: PositiveFloat | None = Field(None, description="bound on time per output token, for goodput")
     slo_e2e_s: PositiveFloat | None = Field(None, description="bound on the whole answer, for goodput")
 
+    @field_validator("url")
+    @classmethod
+    def _base(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url is {url!r}; give one like http://127.0.0.1:30000")
+        return url.rstrip("/")
+
     @model_validator(mode="after")
     def _fits_together(self) -> "LoadConfig":
         if (self.arrivals == "ramp") != (self.rate_to is not None):
@@ -60,8 +75,6 @@ class LoadConfig(BaseModel):
             raise ValueError("trace, a file of start times, goes with arrivals trace; give both or neither")
         if self.template != "none" and self.api == "chat":
             raise ValueError("template is not for api chat, where the server applies its own; leave it out")
-        if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url is {self.url!r}; give one like http://127.0.0.1:30000")
         return self
 
     @property

@@ -91,7 +91,7 @@ def stop(environment: Any, **_: Any) -> None:
 def _prepare(environment: Any) -> None:
     """Whatever workers must agree on goes into the parsed options, which Locust sends to them."""
     options = environment.parsed_options
-    config = LoadConfig.of_options({**vars(options), "url": (environment.host or "").rstrip("/")})
+    config = LoadConfig.of_options({**vars(options), "url": environment.host or ""})
     load_workload(config)
     times = schedule(config) if config.open_loop else None
     slots = [""]
