@@ -35,8 +35,9 @@ hold, so that a parent never runs out of probability before it runs out of candi
 class SampledTree(TokenTree):
     """A `TokenTree` whose tokens were drawn, with the law they were drawn from.
 
-    Siblings are in draw order: among the children of a parent a smaller slot is an earlier draw. `logprob` is
-    the sum of log q over the drawn tokens of the path; slots are not sorted by it.
+    Siblings are in draw order: among the children of a parent a smaller slot is an earlier draw. `logprob` stays
+    that of the shape, the path log-probability of the deterministic tree's tokens: whoever cuts a tree by it
+    doesn't look at what was drawn.
 
     candidates: `[B, D, K]` int64, the tokens of each depth's row.
     draft:      `[B, D, K]` fp64, their probabilities q; each row sums to 1.
@@ -110,16 +111,9 @@ def draw_tree(shape: TokenTree, law: DraftProposal, dice: Dice) -> SampledTree:
 
     row = (shape.depth - 1).clamp(min=0)
     tokens = torch.where(real, law.token_ids[batch, row, pick], shape.tokens)
-    step = torch.where(real, draft[batch, row, pick].log(), 0.0)
-    logprob = torch.where(shape.tokens >= 0, _path_sum(step, parent, law.depth).float(), float("-inf"))
-    return SampledTree(tokens, shape.parent, shape.depth, logprob, shape.size, law.token_ids, draft, pick)
-
-
-def _path_sum(step: Tensor, parent: Tensor, levels: int) -> Tensor:
-    """Sum of `step [B, N]` from each node up to the root, where it must be 0, by pointer doubling."""
-    for _ in range(levels.bit_length()):
-        step, parent = step + step.gather(1, parent), parent.gather(1, parent)
-    return step
+    return SampledTree(
+        tokens, shape.parent, shape.depth, shape.logprob, shape.size, law.token_ids, draft, pick
+    )
 
 
 def _per_request(values: Tensor) -> Tensor:

@@ -72,16 +72,14 @@ def test_a_valid_tree_of_the_deterministic_shape(case, budget, temperature, seed
     tree.validate()
     law = drafting_law(proposal, torch.full((len(anchors),), temperature))
     shape = build_tree(law, anchors, budget)
-    for name in ("parent", "depth", "size"):
+    for name in ("parent", "depth", "size", "logprob"):
         assert torch.equal(getattr(tree, name), getattr(shape, name)), name
     assert torch.equal(tree.tokens[:, 0], anchors)
     for b, size in enumerate(tree.size.tolist()):
         for slot in range(1, size):
             row, pick = int(tree.depth[b, slot]) - 1, int(tree.pick[b, slot])
-            above = int(tree.parent[b, slot])
             assert tree.tokens[b, slot] == proposal.token_ids[b, row, pick]
-            step = math.log(tree.draft[b, row, pick])
-            assert tree.logprob[b, slot] == pytest.approx(float(tree.logprob[b, above]) + step, abs=1e-3)
+            assert tree.draft[b, row, pick] > 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)
