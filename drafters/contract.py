@@ -64,13 +64,17 @@ class ServedDrafter(Protocol):
     spec: DrafterSpec
     worker: Any  # SGLang's worker of the drafter: memory pool, attention backend and graphs are set up by it
     runner: Any  # its model runner; weight updates go there
-    block_length: int  # slots that `propose` needs, anchor included: `spec.block_length`
+    block_length: int  # most slots that `propose` needs, anchor included: `spec.block_length`
 
     def append_context(self, taps: Tensor, slots: Tensor, positions: Tensor) -> None:
         """Take in committed tokens: target features [T, K*H], slots [T] and absolute positions [T], int64."""
 
-    def propose(self, anchors: Tensor, slots: Tensor, batch: Any) -> DraftProposal:
-        """Draft after ``anchors`` [B] int64, with ``slots`` [B, block_length] int64 as scratch."""
+    def propose(self, anchors: Tensor, slots: Tensor, batch: Any, *, entropy: bool = False) -> DraftProposal:
+        """Draft after ``anchors`` [B] int64, with ``slots`` [B, L] int64 as scratch.
+
+        L is ``block_length``, or, for a causal block, any length from 2 up to it: a proposal of L - 1 depths is
+        wanted. ``entropy``: the proposal must carry the rows' entropy.
+        """
 
 
 class DrafterFactory(Protocol):

@@ -32,7 +32,16 @@ SGLANG_FLAGS = {
     "depth": ("speculative_num_steps", "--speculative-num-steps"),
     "width": ("speculative_eagle_topk", "--speculative-eagle-topk"),
 }
-SETTINGS = ("drafter", "scoring", "budget", "depth", "width")
+# Our own flags, whose text is the setting's value as it is.
+JETSPEC_FLAGS = {
+    "drafter": "--jetspec-drafter",
+    "scoring": "--jetspec-scoring",
+    "expansion": "--jetspec-expansion",
+    "budget_policy": "--jetspec-budget",
+}
+NAMED = ("drafter", "scoring", "expansion", "budget_policy")
+SETTINGS = (*NAMED, "budget", "depth", "width")
+BUDGET_POLICIES = ("fixed", "adaptive")
 
 
 class ConfigError(ValueError):
@@ -41,10 +50,15 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class JetSpecConfig:
-    """The settings of a run. ``budget`` counts the root (1: plain decoding), ``block_length`` the anchor."""
+    """The settings of a run. ``budget`` counts the root (1: plain decoding), ``block_length`` the anchor.
+
+    With the policy ``adaptive``, ``budget`` is the most that a round may use.
+    """
 
     drafter: str
     scoring: str
+    expansion: str
+    budget_policy: str
     budget: int
     depth: int
     width: int
@@ -76,6 +90,8 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
     chosen = {name: value for name, (value, _) in settled.items()}
     chosen.setdefault("drafter", "causal_parallel")
     chosen.setdefault("scoring", "accum_logp")
+    chosen.setdefault("expansion", "optimal")
+    chosen.setdefault("budget_policy", "fixed")
     chosen.setdefault("budget", DEFAULT_BUDGET)
     chosen.setdefault("depth", block_length - 1)
     # A root has no room for more children than the budget leaves.
@@ -156,11 +172,11 @@ def _checked_keys(settings: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _flag(name: str) -> str:
-    return SGLANG_FLAGS[name][1] if name in SGLANG_FLAGS else f"--jetspec-{name}"
+    return SGLANG_FLAGS[name][1] if name in SGLANG_FLAGS else JETSPEC_FLAGS[name]
 
 
 def _check(name: str, value: Any, block_length: int, origin: str) -> None:
-    if name in ("drafter", "scoring"):
+    if name in NAMED:
         _check_name(name, value, origin)
         return
     low, high, why = {
@@ -177,17 +193,27 @@ def _check(name: str, value: Any, block_length: int, origin: str) -> None:
 def _check_name(name: str, value: Any, origin: str) -> None:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{name} is {value!r} ({origin}); give a name in quotes.")
+    if name == "scoring":  # a name, maybe with options
+        from .tree import scoring_policy
+
+        try:
+            scoring_policy(value)
+        except ValueError as error:
+            raise ConfigError(f"{error} ({origin}).") from None
+        return
     known = known_names(name)
     if value not in known:
         raise ConfigError(f"{name} {value!r} ({origin}) is unknown; give one of {', '.join(known)}.")
 
 
 def known_names(name: str) -> list[str]:
-    """Names registered for ``drafter`` or ``scoring``."""
-    if name == "scoring":
-        from .tree.score import SCORING
+    """What ``drafter``, ``expansion`` or ``budget_policy`` can be."""
+    if name == "drafter":
+        from .drafters.registry import DRAFTERS
 
-        return sorted(SCORING)
-    from .drafters.registry import DRAFTERS
+        return sorted(DRAFTERS)
+    if name == "expansion":
+        from .tree import EXPANSIONS
 
-    return sorted(DRAFTERS)
+        return list(EXPANSIONS)
+    return list(BUDGET_POLICIES)

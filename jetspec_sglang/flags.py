@@ -12,17 +12,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .config import FLAGS_ENV, ConfigError
+from .config import FLAGS_ENV, JETSPEC_FLAGS, ConfigError
 
 TARGET = "sglang.srt.server_args.prepare_server_args"
 ALGORITHM = "JETSPEC"
 PREFIX = "--jetspec-"
 
-# Flag -> (setting, help). A flag's text is the setting's value as it is.
-FLAGS = {
-    "--jetspec-drafter": ("drafter", "Kind of draft head (default: causal_parallel)."),
-    "--jetspec-scoring": ("scoring", "Policy that ranks the nodes of the tree (default: accum_logp)."),
+HELP = {
+    "drafter": "Kind of draft head (default: causal_parallel).",
+    "scoring": "Policy that ranks the nodes of the tree, like hybrid:alpha=0.5 (default: accum_logp).",
+    "expansion": "How the tree grows: optimal (the best tree of each size; default) or eager (the paper's).",
+    "budget_policy": "fixed (default), or adaptive: each round uses as many nodes as pay at its load.",
 }
+FLAGS = {flag: (setting, HELP[setting]) for setting, flag in JETSPEC_FLAGS.items()}  # flag -> (setting, help)
 
 
 def take_jetspec_flags(argv: list[str]) -> list[str]:

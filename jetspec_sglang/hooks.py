@@ -53,7 +53,9 @@ def row_headroom(extra: int) -> int | None:
 
 
 def add_round_stats(result, component, state: dict) -> None:
-    """Add `jetspec` to `/server_info`: accept length τ and where a round's time goes."""
+    """Add `jetspec` to `/server_info`: what `JetSpecWorker.report` says."""
+    from .worker import JetSpecWorker
+
     worker = component.scheduler.draft_worker
-    if worker is not None and hasattr(worker, "round_stats"):
-        state["jetspec"] = worker.round_stats.summary()
+    if isinstance(worker, JetSpecWorker):
+        state["jetspec"] = worker.report()

@@ -1,31 +1,31 @@
 """Counters of decoding rounds: accept length and the share of each stage."""
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-STAGES = ("draft", "build", "verify", "accept", "commit")
+from .metrics import RoundMetrics
+from .stage_clock import STAGES
 
 
 class RoundStats:
-    """Sums since the server started, kept in the scheduler process.
+    """Sums since the server started, kept in the scheduler process; `metrics` gets a copy."""
 
-    Stage times are host wall-clock seconds. On the CPU they are what the stages cost; on an accelerator, which
-    runs behind the host, they are what the host spends launching them.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, metrics: RoundMetrics | None = None) -> None:
+        self._metrics = metrics
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.rounds = 0
         self.requests = 0  # summed over rounds
         self.accepted_drafts = 0
+        self.verified_nodes = 0  # rows of the target's forwards, padding included
         self.histogram: dict[int, int] = {}
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.seconds[name] += time.perf_counter() - began
+    def add_stages(self, seconds: dict[str, float]) -> None:
+        """Seconds of one round by stage."""
+        for name, value in seconds.items():
+            self.seconds[name] += value
+
+    def start(self, requests: int, nodes: int) -> None:
+        """A round that verifies `nodes` for each of its requests."""
+        self.verified_nodes += requests * nodes
+        if self._metrics:
+            self._metrics.started(requests, nodes)
 
     def count(self, accepted_drafts: list[int]) -> None:
         """One verified batch: drafts accepted for each of its requests, the bonus not counted."""
@@ -34,6 +34,8 @@ class RoundStats:
         self.accepted_drafts += sum(accepted_drafts)
         for drafts in accepted_drafts:
             self.histogram[drafts] = self.histogram.get(drafts, 0) + 1
+        if self._metrics:
+            self._metrics.verified(accepted_drafts)
 
     def summary(self) -> dict:
         """τ = 1 + accepted drafts / rounds of a request; plain values, ready for JSON."""
@@ -42,5 +44,6 @@ class RoundStats:
             "request_rounds": self.requests,
             "tau": 1 + self.accepted_drafts / self.requests if self.requests else None,
             "accepted_drafts_histogram": {str(k): v for k, v in sorted(self.histogram.items())},
+            "verified_nodes": self.verified_nodes,
             "stage_seconds": dict(self.seconds),
         }

@@ -1,5 +1,7 @@
 """The worker that SGLang's scheduler drives: prefill, then rounds of draft, build, verify, accept, commit."""
 
+from dataclasses import asdict
+
 import torch
 from sglang.srt.arg_groups.overrides import resolving_view
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
@@ -10,13 +12,23 @@ from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from jetspec_sglang.drafters.checkpoint import read_head_config
 from jetspec_sglang.drafters.contract import DrafterFactory
 from jetspec_sglang.drafters.registry import DRAFTERS
-from jetspec_sglang.tree import Acceptance, DraftProposal, TokenTree, build_tree
+from jetspec_sglang.tree import Acceptance, TokenTree, scoring_policy
+from jetspec_sglang.tree.budget import Plan, RoundShape
 
+from .ceiling import ceiling
 from .config import resolve_config
+from .deferred_context import DeferredContext
+from .dry_run import measure_cost
 from .inputs import RoundState, TreeVerifyInput
 from .kv import commit_moves, move_committed, reserved_slots
+from .metrics import RoundMetrics
+from .round_budget import FixedBudget, LoadBudget, Note, RoundBudget
 from .round_stats import RoundStats
+from .round_trees import build_trees
 from .sampling import TargetChoice, accept, apply_logit_rules, path_free_rows
+from .stage_clock import stage_clock
+from .trace import Trace
+from .tree_settings import TreeSettings, publish
 
 
 class JetSpecWorker(BaseSpecWorker):
@@ -37,7 +49,12 @@ class JetSpecWorker(BaseSpecWorker):
         self.speculative_num_steps = self.config.depth
         self.speculative_num_draft_tokens = self.config.budget
         self.max_depth = min(self.config.depth, self.config.budget - 1)
-        self.round_stats = RoundStats()
+        self.settings = TreeSettings.of_server(self.config)
+        publish(self.settings)
+        self.round_stats = RoundStats(RoundMetrics() if view.enable_metrics else None)
+        self.clock = stage_clock(self.device)
+        self.trace = Trace()
+        self.budget: RoundBudget = FixedBudget()
         make_drafter: DrafterFactory = DRAFTERS.get(self.config.drafter)
         self.drafter = make_drafter(
             head=head,
@@ -50,6 +67,7 @@ class JetSpecWorker(BaseSpecWorker):
             attention_backend=view.speculative_draft_attention_backend or view.attention_backend,
         )
         self._draft_worker = self.drafter.worker
+        self.context = DeferredContext(self.drafter)
 
     def __getattr__(self, name: str):
         # Only reached for what this class lacks; `_target_worker` itself is missing only before __init__.
@@ -65,8 +83,24 @@ class JetSpecWorker(BaseSpecWorker):
         return [("draft", self.drafter.runner)]
 
     def init_cuda_graphs(self) -> None:
-        """Set up the drafter's eager runner. Rounds run eagerly: neither verify nor draft is captured."""
+        """Set up the drafter's eager runner. Rounds run eagerly: neither verify nor draft is captured.
+
+        It is the last thing that SGLang asks for before requests come, so rounds can be measured now.
+        """
         self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
+        if self.config.budget_policy == "adaptive":
+            self.budget = LoadBudget(measure_cost(self), self.config.budget, self.max_depth)
+
+    def report(self) -> dict:
+        """What `/server_info` shows of this worker: plain values, ready for JSON."""
+        summary = self.round_stats.summary()
+        if self.max_depth:
+            summary["ceiling"] = asdict(ceiling(self.round_stats.histogram, self.max_depth))
+        if adaptive := self.budget.report():
+            summary["adaptive"] = adaptive
+        if rounds := self.trace.rows():
+            summary["trace"] = rounds
+        return summary
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         self.round_stats.count(num_correct_drafts_per_req)
@@ -77,11 +111,15 @@ class JetSpecWorker(BaseSpecWorker):
         """One scheduler step. `batch` may be rewritten freely: the scheduler restores it."""
         publish = on_publish or (lambda seq_lens: None)
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            self.clock.interrupted()
             return self._prefill(batch, publish)
         if batch.forward_mode.is_idle():
             return self._idle(publish)
+        settings = [self.settings.of_request(req.sampling_params.custom_params) for req in batch.reqs]
         with torch.inference_mode():
-            return self._round(batch, publish)
+            result = self.round(batch, settings, publish)
+        self._learn()
+        return result
 
     def _prefill(self, batch, publish) -> GenerationBatchResult:
         """The target's prefill (or one chunk of it), and the drafter's context for the same tokens.
@@ -100,7 +138,7 @@ class JetSpecWorker(BaseSpecWorker):
             ]
         ).to(self.device, non_blocking=True)
         taps = result.logits_output.hidden_states[: len(positions)]  # behind it only alignment padding
-        self.drafter.append_context(taps, batch.out_cache_loc, positions)
+        self.context.append(taps, batch.out_cache_loc, positions)
         result.logits_output.hidden_states = None
         result.next_draft_input = RoundState(result.next_token_ids.to(torch.int64))
         return result
@@ -117,21 +155,26 @@ class JetSpecWorker(BaseSpecWorker):
             speculative_output_stride=self.max_depth + 1,
         )
 
-    def _round(self, batch, publish) -> GenerationBatchResult:
-        """Draft, build, verify, accept, commit: see docs/architecture.md."""
-        stage = self.round_stats.stage
+    def round(self, batch, settings: list[TreeSettings], publish) -> GenerationBatchResult:
+        """Draft, build, verify, accept, commit: see docs/architecture.md. settings: of each request."""
+        stage = self.clock.stage
         anchors = batch.spec_info.bonus_tokens.to(torch.int64)
         committed = batch.seq_lens
+        context = (batch.seq_lens_sum or 0) // len(settings)
         table = self.runner.req_to_token_pool.req_to_token
         window = max(self.config.budget, self.drafter.block_length)
         slots = reserved_slots(table, batch.req_pool_indices, committed, window)
 
-        with stage("draft"):
-            proposal = self._propose(anchors, slots, batch)
+        plan = self.budget.plan(settings, context)
+        drafted = self._draft(plan, anchors, slots, settings, batch)
         with stage("build"):
-            tree = self._build(proposal, anchors)
-            slots = slots[:, : self.config.budget]
+            nodes = self.budget.cut(plan, drafted, settings, context)
+            tree = drafted.prefix(nodes)
+            slots = slots[:, :nodes]
             verify_input = TreeVerifyInput.of(tree, batch, self.runner.model_config.context_len)
+        shape = RoundShape(len(settings), nodes, plan.depth, context)
+        self.budget.chosen(shape, plan.probe)
+        self.round_stats.start(shape.batch, nodes)
         with stage("verify"):
             verified, verify_batch = self._verify(verify_input, slots, batch)
         with stage("accept"):
@@ -140,10 +183,13 @@ class JetSpecWorker(BaseSpecWorker):
             new_seq_lens = committed + accepted.lengths
             publish(new_seq_lens)
         with stage("commit"):
-            self._commit(accepted, slots, committed, logits_output.hidden_states)
+            self._commit(accepted, slots, committed, logits_output.hidden_states, defer=plan.depth == 0)
             logits_output.hidden_states = None
         if batch.return_logprob:
             self._add_logprobs(accepted, logits_output, batch)
+        if traced := [(row, batch.reqs[row].rid) for row, own in enumerate(settings) if own.trace]:
+            self.trace.keep(traced, tree, accepted)
+        self._end_round(shape, drafted, accepted)
 
         last = (accepted.lengths - 1)[:, None]
         return GenerationBatchResult(
@@ -157,15 +203,19 @@ class JetSpecWorker(BaseSpecWorker):
             extra_keep_alive_refs=[verify_batch, verify_input],
         )
 
-    def _propose(self, anchors: torch.Tensor, slots: torch.Tensor, batch) -> DraftProposal | None:
-        if self.max_depth == 0:
-            return None  # budget 1: the root alone, which is plain decoding
-        return self.drafter.propose(anchors, slots[:, : self.drafter.block_length], batch)
-
-    def _build(self, proposal: DraftProposal | None, anchors: torch.Tensor) -> TokenTree:
-        if proposal is None:
+    def _draft(
+        self, plan: Plan, anchors: torch.Tensor, slots: torch.Tensor, settings: list[TreeSettings], batch
+    ) -> TokenTree:
+        """The trees of a round, as large as its requests allow; roots alone if nothing is to be drafted."""
+        if plan.depth == 0:
             return TokenTree.roots(anchors)
-        return build_tree(proposal, anchors, self.config.budget, scoring=self.config.scoring)
+        with self.clock.stage("draft"):
+            self.context.flush()
+            length = plan.depth + 1 if self.drafter.spec.causal else self.drafter.block_length
+            entropy = any(scoring_policy(own.scoring).needs_entropy for own in settings)
+            proposal = self.drafter.propose(anchors, slots[:, :length], batch, entropy=entropy)
+        with self.clock.stage("build"):
+            return build_trees(proposal, anchors, settings, max(own.budget for own in settings))
 
     def _verify(self, verify_input: TreeVerifyInput, slots: torch.Tensor, batch):
         """The target's forward over all nodes → (its result, its forward batch)."""
@@ -191,9 +241,15 @@ class JetSpecWorker(BaseSpecWorker):
         return accept(tree, choice, self.max_depth, path_free_rows(batch.reqs, logits.device))
 
     def _commit(
-        self, accepted: Acceptance, slots: torch.Tensor, committed: torch.Tensor, taps: torch.Tensor
+        self,
+        accepted: Acceptance,
+        slots: torch.Tensor,
+        committed: torch.Tensor,
+        taps: torch.Tensor,
+        defer: bool,
     ) -> None:
-        """Bring the accepted nodes' KV to the front of the window, and give the drafter their features."""
+        """Bring the accepted nodes' KV to the front of the window, and give the drafter their features: now, or
+        before the next draft."""
         to, source = commit_moves(slots, accepted.path, accepted.lengths)
         move_committed(self.runner.token_to_kv_pool, to, source)
         batch, length = accepted.path.shape
@@ -203,16 +259,31 @@ class JetSpecWorker(BaseSpecWorker):
         if slots.device.type == "cpu":  # the host may look: leave padding out
             live = columns < accepted.lengths[:, None]
             rows, to, positions = rows[live], to[live], positions[live]
-        self.drafter.append_context(taps[rows.flatten()], to.flatten(), positions.flatten())
+        take_in = self.context.defer if defer else self.context.append
+        take_in(taps[rows.flatten()], to.flatten(), positions.flatten())
+
+    def _end_round(self, shape: RoundShape, drafted: TokenTree, accepted: Acceptance) -> None:
+        """Leave with the clock what the budget learns from."""
+        if not self.budget.learns or shape.depth == 0:
+            self.clock.end_round(Note(shape, 0))
+            return
+        on_path = torch.zeros(shape.batch, shape.nodes + 1, dtype=torch.bool, device=accepted.path.device)
+        on_path.scatter_(1, accepted.path.where(accepted.path >= 0, shape.nodes), True)
+        tensors = (drafted.logprob, drafted.depth, on_path)
+        self.clock.end_round(Note(shape, drafted.budget), tensors)
+
+    def _learn(self) -> None:
+        for finished in self.clock.finished():
+            self.round_stats.add_stages(finished.seconds)
+            self.budget.learn(finished)
 
     def _add_logprobs(self, accepted: Acceptance, logits_output, batch) -> None:
         """Log-probabilities of the committed tokens, in SGLang's layout (`[B, max_depth + 1]`)."""
         batch_size = accepted.path.shape[0]
-        nodes = (
-            accepted.path.clamp(min=0)
-            + torch.arange(batch_size, device=self.device)[:, None] * self.config.budget
-        )
-        chosen = torch.zeros(batch_size * self.config.budget, dtype=torch.int64, device=self.device)
+        rows = len(logits_output.next_token_logits)
+        first = torch.arange(0, rows, rows // batch_size, device=self.device)[:, None]
+        nodes = accepted.path.clamp(min=0) + first
+        chosen = torch.zeros(rows, dtype=torch.int64, device=self.device)
         live = accepted.path >= 0
         chosen[nodes[live]] = accepted.tokens[live]
         compute_spec_logprobs(batch, logits_output, chosen, accept_index=nodes)

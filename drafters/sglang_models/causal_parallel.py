@@ -12,7 +12,7 @@ from sglang.srt.models.registry import ModelRegistry
 from sglang.srt.speculative.draft_worker_common import build_draft_tp_worker
 from torch import nn
 
-from jetspec_sglang.kernels.top_k import top_k_logprobs
+from jetspec_sglang.kernels.top_k import top_k_entropy, top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
 from ..contract import DrafterSpec
@@ -103,13 +103,16 @@ class CausalParallelDrafter:
             pool.set_kv_buffer(attention.attn, KVWriteLoc(slots, physical=True), k.view(shape), v.view(shape))
 
     @torch.inference_mode()
-    def propose(self, anchors: torch.Tensor, slots: torch.Tensor, batch) -> DraftProposal:
-        """Candidates for every depth below `anchors` [B] int64.
+    def propose(
+        self, anchors: torch.Tensor, slots: torch.Tensor, batch, *, entropy: bool = False
+    ) -> DraftProposal:
+        """Candidates for the first L - 1 depths below `anchors` [B] int64.
 
-        slots: [B, block length] int64, reserved slots behind the committed prefix; the block's K/V is scratch
-        there, overwritten by the next `append_context`. `batch` is left in draft shape: its caller owns it.
+        slots: [B, L] int64, L up to the block length, reserved slots behind the committed prefix; the block's
+        K/V is scratch there, overwritten by the next `append_context`. `batch` is left in draft shape: its
+        caller owns it.
         """
-        length = self.block_length
+        length = slots.shape[1]
         block = anchors[:, None].repeat(1, length)
         block[:, 1:] = self.head.mask_token_id
         steps = torch.arange(length, device=anchors.device)
@@ -128,6 +131,11 @@ class CausalParallelDrafter:
         hidden = self.runner.forward(forward_batch).logits_output.hidden_states
         rows = hidden.view(len(anchors), length, -1)[:, 1:].flatten(0, 1)
         logits = self.lm_head.quant_method.apply(self.lm_head, rows)[:, : self.head.vocab_size]
-        logprobs, tokens = top_k_logprobs(logits, self.width)
-        shape = (len(anchors), length - 1, self.width)
-        return DraftProposal(token_ids=tokens.view(shape), logprobs=logprobs.view(shape))
+        shape = (len(anchors), length - 1)
+        if entropy:
+            logprobs, tokens, row_entropy = top_k_entropy(logits, self.width)
+            row_entropy = row_entropy.view(shape)
+        else:
+            logprobs, tokens = top_k_logprobs(logits, self.width)
+            row_entropy = None
+        return DraftProposal(tokens.view(*shape, -1), logprobs.view(*shape, -1), row_entropy)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jetspec_sglang.flags import ALGORITHM
+from jetspec_sglang.tree_settings import problem_of_request
 
 TARGET = "sglang.srt.speculative.dflash_utils.validate_dflash_request"
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -44,4 +45,4 @@ def problem(req: Any) -> str | None:
         return f"{ALGORITHM} uses the hidden states itself; leave out return_hidden_states."
     if req.return_sampling_mask:
         return f"{ALGORITHM} does not support return_sampling_mask; leave it out."
-    return None
+    return problem_of_request(req.sampling_params.custom_params)

@@ -89,6 +89,7 @@ SERVER: tuple[Symbol, ...] = (
         "disaggregation_mode encoder_only language_only enable_pdmux",
     ),
     class_("arg_groups.fields.model.Model", "kv_cache_dtype is_embedding"),
+    class_("arg_groups.fields.observability.Observability", "enable_metrics"),
     class_("arg_groups.fields.serving.Serving", "tokenizer_worker_num enable_strict_thinking"),
     # Graphs and facts about models.
     function("model_executor.cuda_graph_config.with_phase", "config phase **changes"),
@@ -111,8 +112,8 @@ SERVER: tuple[Symbol, ...] = (
     class_("plugins.hook_registry.HookType", "AFTER AROUND REPLACE"),
     function("server_args.prepare_server_args", "argv"),
     function("speculative.dflash_utils.validate_dflash_request", "req enable_overlap"),
-    class_("managers.schedule_batch.Req", "sampling_params return_hidden_states return_sampling_mask"),
-    class_("sampling.sampling_params.SamplingParams", "json_schema regex ebnf structural_tag"),
+    class_("managers.schedule_batch.Req", "rid sampling_params return_hidden_states return_sampling_mask"),
+    class_("sampling.sampling_params.SamplingParams", "json_schema regex ebnf structural_tag custom_params"),
     function("mem_cache.allocation_sizing.get_alloc_len_per_decode"),
     function("mem_cache.allocation_sizing.get_alloc_reserve_per_decode"),
     function("mem_cache.allocation_sizing.get_req_to_token_extra_context_len"),
@@ -150,8 +151,9 @@ SERVER: tuple[Symbol, ...] = (
     ),
     class_(
         "managers.schedule_batch.ScheduleBatch",
-        "reqs spec_info seq_lens seq_lens_cpu seq_lens_sum req_pool_indices input_ids out_cache_loc "
-        "forward_mode sampling_info return_logprob prefix_lens extend_lens is_extend_in_batch",
+        "reqs device model_config req_to_token_pool spec_algorithm spec_info seq_lens seq_lens_cpu seq_lens_sum "
+        "req_pool_indices input_ids out_cache_loc forward_mode sampling_info return_logprob prefix_lens "
+        "extend_lens is_extend_in_batch",
     ),
     function(
         "layers.logprob_processor.compute_spec_logprobs",

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jetspec_sglang import refusals
+from jetspec_sglang import refusals, tree_settings
 from jetspec_sglang.refusals import TABLE, Launch, UnsupportedError, launch, refuse_unsupported, unsupported
 from jetspec_sglang.refusals.request import problem
+from jetspec_sglang.tree_settings import TreeSettings
 
 Arch = IntEnum("Arch", ["MHA", "MLA", "SSM"])
 
@@ -188,7 +189,8 @@ def test_all_problems_are_reported_together(start, monkeypatch):
 
 
 def request(**fields):
-    parameters = {kind: fields.pop(kind, None) for kind in ("json_schema", "regex", "ebnf", "structural_tag")}
+    kinds = ("json_schema", "regex", "ebnf", "structural_tag", "custom_params")
+    parameters = {kind: fields.pop(kind, None) for kind in kinds}
     defaults = {"return_hidden_states": False, "return_sampling_mask": False, "origin_input_ids": [5]}
     return SimpleNamespace(sampling_params=SimpleNamespace(**parameters), **defaults | fields)
 
@@ -217,8 +219,22 @@ def test_an_empty_prompt_is_refused():
     assert "empty" in problem(request(origin_input_ids=[]))
 
 
-def test_an_ordinary_request_is_served():
-    assert problem(request()) is None
+@pytest.fixture
+def served(monkeypatch):
+    settings = TreeSettings(budget=16, depth=7, width=8, expansion="optimal", scoring="accum_logp")
+    monkeypatch.setattr(tree_settings, "_served", settings)
+
+
+@pytest.mark.parametrize("asked", [None, {}, {"thinking_budget": 7}, {"jetspec": {"budget": 4}}], ids=str)
+def test_an_ordinary_request_is_served(served, asked):
+    assert problem(request(custom_params=asked)) is None
+
+
+def test_a_request_for_a_larger_tree_than_the_servers_is_refused(served):
+    text = problem(request(custom_params={"jetspec": {"budget": 17}}))
+    assert text == (
+        "custom_params.jetspec: budget is 17; give a whole number from 1 to 16, which this server has."
+    )
 
 
 def test_typed_and_settled_values_are_kept_apart():

@@ -38,7 +38,16 @@ def head_folder(tmp_path):
 
 def test_defaults():
     config = resolve_config(view(), HEAD)
-    assert config == JetSpecConfig("causal_parallel", "accum_logp", 16, 15, 15, 16)
+    assert config == JetSpecConfig(
+        drafter="causal_parallel",
+        scoring="accum_logp",
+        expansion="optimal",
+        budget_policy="fixed",
+        budget=16,
+        depth=15,
+        width=15,
+        block_length=16,
+    )
 
 
 @pytest.mark.parametrize(("budget", "width"), [(1, 1), (2, 1), (5, 4), (17, 16), (1024, 16)])
@@ -106,7 +115,10 @@ def test_largest_budget_is_allowed():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"budget": 4, "budgte": 5}', "unknown key budgte; use only drafter, scoring, budget, depth, width"),
+        (
+            '{"budget": 4, "budgte": 5}',
+            "unknown key budgte; use only drafter, scoring, expansion, budget_policy, budget, depth, width",
+        ),
         ('{"a": 1, "b": 2}', "unknown keys a, b"),
         ('{"budget": 4,\n "width" 5}', "line 2, column 10"),
         ("/no/such/file.json", "neither a JSON object nor an existing file; set it to"),
@@ -148,4 +160,4 @@ def test_head_section_that_is_no_object(tmp_path):
 
 def test_config_built_by_hand_is_checked_too():
     with pytest.raises(ConfigError, match="give 1 to 3"):
-        JetSpecConfig("causal_parallel", "accum_logp", 8, 4, 2, block_length=4)
+        JetSpecConfig("causal_parallel", "accum_logp", "optimal", "fixed", 8, 4, 2, block_length=4)

@@ -1,0 +1,82 @@
+"""Settings of single requests: taken over, refused in one sentence, and built side by side."""
+
+import pytest
+import torch
+
+from jetspec_sglang.round_trees import build_trees
+from jetspec_sglang.tree import DraftProposal, build_tree
+from jetspec_sglang.tree_settings import TreeSettings
+
+SERVER = TreeSettings(budget=16, depth=5, width=8, expansion="optimal", scoring="accum_logp")
+
+
+def test_a_request_without_wishes_has_what_the_server_has():
+    for params in (None, {}, {"thinking_budget": 3}, {"jetspec": {}}):
+        assert SERVER.problem(params) is None
+        assert SERVER.of_request(params) == SERVER
+
+
+def test_a_request_changes_what_it_names():
+    params = {"jetspec": {"budget": 4, "expansion": "eager", "scoring": "hybrid:alpha=0.5", "trace": True}}
+    assert SERVER.problem(params) is None
+    own = SERVER.of_request(params)
+    assert (own.budget, own.expansion, own.scoring, own.trace) == (4, "eager", "hybrid:alpha=0.5", True)
+    assert (own.depth, own.width) == (SERVER.depth, SERVER.width)
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [
+        ({"budget": 17}, "from 1 to 16"),
+        ({"budget": 0}, "from 1 to 16"),
+        ({"width": 9}, "from 1 to 8"),
+        ({"depth": True}, "from 1 to 5"),
+        ({"budget": "8"}, "whole number"),
+        ({"expansion": "greedy"}, "optimal, eager"),
+        ({"scoring": "luck"}, "accum_logp"),
+        ({"scoring": 3}, "accum_logp"),
+        ({"trace": 1}, "true or false"),
+        ({"nodes": 4}, "unknown key nodes"),
+        ("16", "give an object"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had_is_refused_in_one_sentence(asked, part):
+    text = SERVER.problem({"jetspec": asked})
+    assert part in text
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert SERVER.of_request({"jetspec": asked}) == SERVER  # SGLang runs a refused request once
+
+
+def test_different_trees_side_by_side_are_those_of_single_requests():
+    torch.manual_seed(0)
+    logprobs, _ = torch.randn(5, 4, 8).log_softmax(-1).sort(-1, descending=True)
+    proposal = DraftProposal(torch.arange(8).expand(5, 4, 8).contiguous(), logprobs, torch.rand(5, 4))
+    anchors = torch.arange(5)
+    wishes = [
+        {},
+        {"budget": 3},
+        {"expansion": "eager", "width": 3},
+        {"scoring": "hybrid:alpha=2"},
+        {"depth": 2, "budget": 9},
+    ]
+    settings = [SERVER.of_request({"jetspec": asked}) for asked in wishes]
+    together = build_trees(proposal, anchors, settings, SERVER.budget)
+    together.validate()
+    for row, own in enumerate(settings):
+        one = torch.tensor([row])
+        alone = build_tree(
+            proposal.rows(one),
+            anchors[one],
+            own.budget,
+            width=own.width,
+            depth=min(own.depth, 4),
+            scoring=own.scoring,
+            expansion=own.expansion,
+        )
+        size = int(alone.size[0])
+        assert int(together.size[row]) == size
+        assert together.tokens[row, :size].tolist() == alone.tokens[0, :size].tolist()
+        assert together.parent[row, :size].tolist() == alone.parent[0, :size].tolist()
+        assert (together.tokens[row, size:] == -1).all()

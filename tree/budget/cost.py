@@ -1,0 +1,155 @@
+"""What a round costs: measured at start-up, kept true by the rounds that follow.
+
+Start-up gives the *shape* of the cost over batch and nodes from a few dry runs. It cannot give the level: how
+busy the machine is, what the scheduler adds between rounds, how warm the caches are. So each live round's
+time, divided by the prediction, corrects the prediction: of all shapes alike (the machine got slower), and of
+its own shape in particular (the start-up run was off there). Medians do both, so that one hiccup costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy.optimize import nnls
+
+RECENT_ALL, RECENT_SHAPE = 32, 9  # rounds that a correction looks at
+ENOUGH = 3  # rounds of a shape before its own correction counts
+
+
+@dataclass(frozen=True)
+class RoundShape:
+    """What a round's time depends on. `depth` drafts are made a request (0: nothing is drafted), `nodes` verified."""
+
+    batch: int
+    nodes: int
+    depth: int
+    context: int  # committed tokens a request, on average
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured round: seconds of drafting, of the target's forward, and of all the rest."""
+
+    shape: RoundShape
+    draft: float
+    verify: float
+    rest: float
+
+
+class Surface:
+    """Seconds over (batch, rows): a monotone curve of the rows of all requests, plus something a request.
+
+    The curve is piecewise linear between powers of two. Both parts are fitted together, least squares on the
+    relative error with all increments >= 0: more rows never cost less, however noisy the samples.
+    """
+
+    def __init__(self, batches: Sequence[int], rows: Sequence[int], seconds: Sequence[float]) -> None:
+        top = max(1, int(np.ceil(np.log2(max(rows)))))
+        self._knots = 2.0 ** np.arange(top + 1)
+        weight = 1 / np.maximum(np.asarray(seconds, float), 1e-9)
+        design = np.array([self._features(b, r) for b, r in zip(batches, rows, strict=True)])
+        self._coefficients, _ = nnls(design * weight[:, None], np.ones(len(weight)))
+
+    @classmethod
+    def of(
+        cls, samples: Sequence[Sample], rows: Callable[[RoundShape], int], seconds: Sequence[float]
+    ) -> Surface:
+        """From samples, `rows` says how many rows the work has in a round of that shape."""
+        return cls([s.shape.batch for s in samples], [rows(s.shape) for s in samples], seconds)
+
+    def _features(self, batch: int, rows: int) -> np.ndarray:
+        # Feature k is how much of the step from knot k-1 to knot k lies below `rows`, from 0 to 1.
+        low, high = self._knots[:-1], self._knots[1:]
+        steps = np.clip((rows - low) / (high - low), 0, 1)
+        if rows > high[-1]:  # beyond what was measured the last step goes on as it is
+            steps[-1] = (rows - low[-1]) / (high[-1] - low[-1])
+        return np.array([1.0, batch - 1, *steps])
+
+    def seconds(self, batch: int, rows: int) -> float:
+        return float(self._features(batch, rows) @ self._coefficients)
+
+
+class CostModel:
+    """Seconds of a whole round, from the end of the one before.
+
+    samples: dry runs; at least one with drafts and two sizes of batch or nodes to be of use.
+    """
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._reference = min(sample.shape.context for sample in samples)
+        near = [sample for sample in samples if sample.shape.context == self._reference]
+        drafted = [sample for sample in near if sample.shape.depth]
+        self._draft = Surface.of(drafted, _draft_rows, [s.draft for s in drafted]) if drafted else None
+        self._verify = Surface.of(near, _verify_rows, [s.verify for s in near])
+        self._rest = Surface.of(near, _verify_rows, [s.rest for s in near])
+        self._per_context = self._slope(samples)
+        self._level: deque[float] = deque(maxlen=RECENT_ALL)
+        self._own: dict[tuple[int, int, int], deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_SHAPE))
+        self._gaps: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ALL))
+
+    def _slope(self, samples: Sequence[Sample]) -> float:
+        """Seconds of verify that a token of context adds, a request; from the samples with a longer one."""
+        slopes = [
+            (s.verify - self._verify.seconds(s.shape.batch, _verify_rows(s.shape)))
+            / (s.shape.batch * (s.shape.context - self._reference))
+            for s in samples
+            if s.shape.context > self._reference
+        ]
+        return max(0.0, median(slopes)) if slopes else 0.0
+
+    def measured(self, shape: RoundShape) -> float:
+        """The start-up prediction alone, scheduling between rounds not included."""
+        total = self._verify.seconds(shape.batch, _verify_rows(shape))
+        total += self._rest.seconds(shape.batch, _verify_rows(shape))
+        total += shape.batch * self._per_context * max(0, shape.context - self._reference)
+        if shape.depth and self._draft:
+            total += self._draft.seconds(shape.batch, _draft_rows(shape))
+        return max(total, 1e-9)
+
+    def seconds(self, shape: RoundShape) -> float:
+        """What the next round of this shape should take, scheduling included."""
+        return self.measured(shape) * self.level * self._of_shape(shape) + self._gap(shape.batch)
+
+    def observe(self, shape: RoundShape, seconds: float, gap: float | None) -> None:
+        """One live round: `seconds` in its stages, `gap` between the end of the last and its start (None: unknown,
+        as after a prefill or an idle time)."""
+        ratio = seconds / self.measured(shape)
+        self._level.append(ratio / self._of_shape(shape))
+        self._own[_key(shape)].append(ratio / self.level)
+        if gap is not None:
+            self._gaps[_octave(shape.batch)].append(gap)
+
+    @property
+    def level(self) -> float:
+        """Live time over start-up time, of all shapes."""
+        return median(self._level) if self._level else 1.0
+
+    def _of_shape(self, shape: RoundShape) -> float:
+        own = self._own.get(_key(shape), ())
+        return median(own) if len(own) >= ENOUGH else 1.0
+
+    def _gap(self, batch: int) -> float:
+        if not self._gaps:
+            return 0.0
+        nearest = min(self._gaps, key=lambda octave: abs(octave - _octave(batch)))
+        return median(self._gaps[nearest])
+
+
+def _verify_rows(shape: RoundShape) -> int:
+    return shape.batch * shape.nodes
+
+
+def _draft_rows(shape: RoundShape) -> int:
+    return shape.batch * (shape.depth + 1)
+
+
+def _octave(number: int) -> int:
+    return number.bit_length()
+
+
+def _key(shape: RoundShape) -> tuple[int, int, int]:
+    return _octave(shape.batch), shape.nodes, shape.depth
