@@ -159,8 +159,8 @@ def _sink(heap, count, item):
         child = 2 * at + 1
         if child >= count:
             break
-        if child + 1 < count and heap[child + 1] < heap[child]:
-            child += 1
+        if child + 1 < count:
+            child += heap[child + 1] < heap[child]  # added, not branched on: no processor could predict it
         if heap[child] >= item:
             break
         heap[at] = heap[child]
