@@ -1,4 +1,4 @@
-"""Shared by `jetspec demo` and `jetspec eval`: the servers, one measured answer, its metrics, a clean end."""
+"""Shared by `jetspec demo`, `eval` and `tree`: the servers, one measured answer, its metrics, a clean end."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import requests
 import typer
@@ -41,7 +41,7 @@ class CompareError(RuntimeError):
 
 @dataclass(frozen=True)
 class Answer:
-    """One greedy answer and what it took.
+    """One answer and what it took.
 
     Time is measured from the first token's arrival, so prefill is not in it; the tokens that came with the
     first message are therefore left out of the speed, too.
@@ -61,30 +61,43 @@ class Answer:
         return len(self.token_ids) - self.first_tokens
 
 
-def tau(answers: Sequence[Answer]) -> float:
+class Decoded(Protocol):
+    """What the metrics need of an answer: `Answer`, or a row that was kept of one."""
+
+    @property
+    def decoded(self) -> int: ...
+    @property
+    def decode_seconds(self) -> float: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def accepted_drafts(self) -> int: ...
+
+
+def tau(answers: Sequence[Decoded]) -> float:
     """Accept length τ: tokens committed a round, the bonus included. 1 is plain decoding."""
     rounds = sum(answer.rounds for answer in answers)
     return 1 + sum(answer.accepted_drafts for answer in answers) / rounds if rounds else 1.0
 
 
-def decode_cost(repeats: Sequence[Sequence[Answer]]) -> float:
+def decode_cost(repeats: Sequence[Sequence[Decoded]]) -> float:
     """Seconds per decoded token over several prompts; each prompt counts with its median repeat."""
     tokens = sum(median(answer.decoded for answer in answers) for answers in repeats)
     seconds = sum(median(answer.decode_seconds for answer in answers) for answers in repeats)
     return seconds / tokens if tokens else float("nan")
 
 
-def speedup(plain: Sequence[Sequence[Answer]], other: Sequence[Sequence[Answer]]) -> float:
+def speedup(plain: Sequence[Sequence[Decoded]], other: Sequence[Sequence[Decoded]]) -> float:
     """Plain decode time / other decode time, both per token: equal texts need no such care, others do."""
     return decode_cost(plain) / decode_cost(other)
 
 
-def common_flags(target: Path, dtype: str) -> list[str]:
+def common_flags(target: Path, dtype: str, pool_tokens: int = POOL_TOKENS) -> list[str]:
     """Flags of every compared server. An idle one must sleep: a scheduler otherwise keeps a core busy."""
     return [
         *("--model-path", str(target)),
         *("--dtype", dtype),
-        *("--max-total-tokens", str(POOL_TOKENS)),
+        *("--max-total-tokens", str(pool_tokens)),
         "--sleep-on-idle",
     ]
 
@@ -218,8 +231,11 @@ def ask(
     *,
     stream_interval: int = 1,
     on_text: Callable[[str], None] = lambda text: None,
+    temperature: float = 0,
+    custom_params: dict[str, Any] | None = None,
 ) -> Answer:
-    """One greedy answer; `on_text(text so far)` is called whenever more has arrived.
+    """One answer, greedy unless `temperature` says else; `on_text(text so far)` is called whenever more has
+    arrived. `custom_params` as SGLang passes them on: what a request asks of JETSPEC.
 
     Raises:
         CompareError: the server refused the request or went away.
@@ -228,16 +244,17 @@ def ask(
         "input_ids": tokens,
         "stream": True,
         "sampling_params": {
-            "temperature": 0,
+            "temperature": temperature,
             "max_new_tokens": max_new_tokens,
             "stream_interval": stream_interval,
+            **({"custom_params": custom_params} if custom_params else {}),
         },
     }
     began, first, first_tokens, last = time.perf_counter(), None, 0, {}
     try:
         with requests.post(server.url + "/generate", json=request, stream=True, timeout=600) as reply:
             if reply.status_code != 200:
-                raise CompareError(f"The server refused the request: {reply.text[:300]}")
+                raise CompareError(f"The server refused the request: {refusal(reply.text)}")
             for line in _lines(reply):
                 if not line.startswith(b"data: {"):
                     continue
@@ -262,6 +279,17 @@ def ask(
         rounds=meta.get("spec_verify_ct", 0),
         accepted_drafts=meta.get("spec_num_correct_drafts", 0),
     )
+
+
+def refusal(text: str) -> str:
+    """The sentence in a server's error answer, or how the answer begins."""
+    try:
+        error = json.loads(text)
+        while isinstance(error, dict):
+            error = error.get("message", error.get("error"))
+    except ValueError:
+        error = None
+    return str(error or text)[:300]
 
 
 def _lines(reply: requests.Response) -> Iterator[bytes]:

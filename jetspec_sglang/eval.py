@@ -1,128 +1,87 @@
-"""`jetspec eval`: accept length and speed of plain decoding, the chain and trees of several budgets.
+"""`jetspec eval`: accept length and speed of heads × expansions × scoring policies × budgets, or under load.
 
-One configuration at a time is served, beside a plain server that stays up for the whole run, and every prompt
-goes to both by turns. So a speed-up is a ratio of interleaved measurements even where the machine gets slower
-or faster during the run, and memory holds two servers, not one a configuration (each is three processes of
-about 1 GB). The idle one of the two sleeps (`--sleep-on-idle`): by default its scheduler would poll without a
-pause, which costs the other a core.
-
-A later turn of a conversation is asked after the *plain* answers to the earlier ones, for all configurations:
-so all get the same input even where bfloat16 made their answers differ.
+This file is the command: what the user asks for, checked before anything is started, and what is written.
+`eval_grid` makes the configurations, `eval_run` measures them, `eval_rows` computes, `eval_report` and
+`eval_plot` show. `eval_load` is all of that for `--concurrency`.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .builtin.prompts import Prompt, load_prompts, mixed
+from . import eval_load, eval_report
+from .builtin.prompts import load_prompts, mixed
 from .compare import (
     Chat,
     CompareError,
     Dtype,
-    alternating,
-    ask,
-    common_flags,
     ending_cleanly,
     head_block_length,
-    jetspec_flags,
     model_folders,
-    start_all,
     terminal,
     writable,
 )
-from .eval_report import PLAIN, Configuration, Measurement, stage_shares, summarise, tables
+from .drafters.registry import DRAFTERS
+from .eval_grid import (
+    grid,
+    parse_acceptances,
+    parse_drafters,
+    parse_expansions,
+    parse_numbers,
+    parse_scorings,
+)
+from .eval_rows import Measurement, parse_rows, read_raw
+from .eval_run import Head, Setting, run
+from .figures import drawable
 from .machine import describe
-from .serving import Server, stopping
 
-WARM_UP, WARM_UP_TOKENS = "Name three colours.", 16
-TWO_MESSAGES = 1 << 20  # stream interval: the first token and the end, so that streaming costs nothing
+TREES, LOAD = "trees", "load"
 
 
-def configurations(budgets: list[int], block_length: int) -> list[Configuration]:
-    """Plain decoding, the head's chain over its whole block, and a tree a budget."""
-    trees = [Configuration("causal_parallel", "best-first", "accum_logp", budget) for budget in budgets]
-    return [PLAIN, Configuration("causal_parallel", "chain", "none", block_length), *trees]
+@dataclass(frozen=True)
+class Kind:
+    """How rows of one kind are read and shown."""
+
+    of_row: Callable[..., Any]
+    show: Callable[..., None]
 
 
-def server_flags(configuration: Configuration, head: Path) -> list[str]:
-    if configuration == PLAIN:
-        return []
-    return jetspec_flags(head, configuration.budget, 1 if configuration.expansion == "chain" else None)
-
-
-def parse_budgets(text: str) -> list[int]:
-    """`"1,8,16"` → `[1, 8, 16]`.
-
-    Raises:
-        CompareError: something that is no list of positive numbers.
-    """
-    try:
-        budgets = list(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        budgets = [0]
-    if min(budgets) < 1:
-        raise CompareError(f"--budgets is {text!r}; give whole numbers from 1, like 1,8,16.")
-    return budgets
-
-
-class Conversations:
-    """The prompts, each with the plain answers that its later turns build on."""
-
-    def __init__(self, prompts: list[Prompt], chat: Chat) -> None:
-        self.prompts = prompts
-        self._chat = chat
-        self._plain: dict[tuple[int, int], str] = {}
-
-    def turns(self) -> Iterator[tuple[int, int, str]]:
-        """Number of the prompt, number of the turn, domain."""
-        for number, prompt in enumerate(self.prompts):
-            for turn in range(len(prompt.turns)):
-                yield number, turn, prompt.domain
-
-    def tokens(self, number: int, turn: int) -> list[int]:
-        texts = self.prompts[number].turns
-        earlier = [text for i in range(turn) for text in (texts[i], self._plain[number, i])]
-        return self._chat.tokens([*earlier, texts[turn]])
-
-    def warm_up(self) -> list[int]:
-        return self._chat.tokens([WARM_UP])
-
-    def note_plain(self, number: int, turn: int, text: str) -> None:
-        """The first plain answer counts for good."""
-        self._plain.setdefault((number, turn), text)
-
-
-def measure(
-    block: Configuration, plain: Server, server: Server, conversations: Conversations, max_new_tokens: int
-) -> Iterator[Measurement]:
-    """Every turn of every prompt to both servers."""
-    servers = {PLAIN: plain, block: server}
-    for asked, (number, turn, domain) in enumerate(conversations.turns()):
-        tokens = conversations.tokens(number, turn)
-        answers = {
-            configuration: ask(servers[configuration], tokens, max_new_tokens, stream_interval=TWO_MESSAGES)
-            for configuration in alternating(servers, asked)
-        }
-        conversations.note_plain(number, turn, answers[PLAIN].text)
-        for configuration, answer in answers.items():
-            identical = answer.token_ids == answers[PLAIN].token_ids
-            yield Measurement(block, configuration, domain, number, turn, answer, identical)
-
-
-def round_stats(server: Server) -> dict[str, Any] | None:
-    """What a JETSPEC server counts of its rounds; None of a plain one."""
-    return server.info()["internal_states"][0].get("jetspec")
+KINDS = {
+    TREES: Kind(Measurement.of_row, eval_report.show),
+    LOAD: Kind(eval_load.Served.of_row, eval_load.show),
+}
+NOT_UNDER_LOAD = ("expansions", "scoring", "eager_width", "acceptance")
 
 
 def evaluate(
-    budgets: Annotated[str, typer.Option(help="Budgets of the trees, root included.")] = "1,8,16,32,64",
+    context: typer.Context,
+    drafters: Annotated[
+        str, typer.Option(help="Kinds of heads, each with its folder unless that is --head: NAME[=FOLDER],…")
+    ] = "causal_parallel",
+    budgets: Annotated[str, typer.Option(help="Budgets: nodes of a tree, root included.")] = "16,64",
+    expansions: Annotated[str, typer.Option(help="Any of chain,eager,optimal.")] = "chain,eager,optimal",
+    scoring: Annotated[
+        list[str], typer.Option(help="Policies like accum_logp,entropy,hybrid:alpha=0.5; also several times.")
+    ] = ["accum_logp"],  # noqa: B006  typer reads it, nobody writes it
+    eager_width: Annotated[
+        int, typer.Option(min=1, max=64, help="Most children of a node in eager trees (7 in the paper).")
+    ] = 7,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0,
+    acceptance: Annotated[
+        str | None, typer.Option(help="Any of match,rejection,traversal; needs a temperature.")
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(help="Throughput at 1,2,4,… requests at once: plain, --budgets, adaptive budget."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often to ask everything; the median counts.")] = 1,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and arithmetic.")] = Dtype.bfloat16,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length limit of an answer.")] = 128,
     prompts: Annotated[
@@ -133,74 +92,111 @@ def evaluate(
     head: Annotated[Path | None, typer.Option(help="Draft head folder (default: the built-in head).")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
     jsonl: Annotated[Path | None, typer.Option(help="Write a row for each answer to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the results: FILE.svg or FILE.png.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: table, --json, --plot of a --jsonl file.")
+    ] = None,
 ) -> None:
-    """Measure accept length and speed of a head: plain decoding, its chain, and trees of several budgets."""
+    """Measure accept length and speed of draft heads: chains and trees of several budgets beside plain decoding.
+
+    The paper's trees are eager with width 7; optimal ones are the default of the server.
+    """
     console = terminal()
     with ending_cleanly("jetspec eval"), ExitStack() as stack:
-        writable(json_file)
-        writable(jsonl)
-        raw = stack.enter_context(jsonl.open("w")) if jsonl else None
+        for file in (json_file, jsonl):
+            writable(file)
+        drawable(plot)
+        if from_file:
+            if jsonl:
+                raise CompareError("--from measures nothing that --jsonl could write; leave one of them out.")
+            described, rows = read_raw(from_file)
+            kind = KINDS[described.get("kind", TREES)]
+            kind.show(console, described, parse_rows(from_file, rows, kind.of_row), json_file, plot)
+            return
+
         chosen = load_prompts(prompts)
         chosen = mixed(chosen, limit or len(chosen))
+        nodes = parse_numbers("--budgets", budgets)
+        asked = parse_drafters(drafters, DRAFTERS)
+        policies, wanted = parse_scorings(scoring), parse_expansions(expansions)
+        acceptances = parse_acceptances(acceptance, temperature)
+        at_once = parse_numbers("--concurrency", concurrency) if concurrency else []
+        if at_once:
+            _check_load(context, at_once, len(asked), len(chosen))
+
         bar = stack.enter_context(_progress(console))
-        rows, stages = run(
-            bar, chosen, parse_budgets(budgets), (target, head), dtype.value, max_new_tokens, raw
-        )
+        say = _sayer(bar)
+        say("Preparing the model")
+        target, heads = _heads(asked, target, head)
+        setting = Setting(target, dtype.value, max_new_tokens, temperature, repeats, eager_width)
+        chat = Chat(target)
+        measured: Iterator[Any]
+        if at_once:
+            measured = eval_load.run(heads[0], nodes, at_once, chosen, chat, setting, say)
+        else:
+            blocks = {h: grid(h.label, h.block_length, nodes, wanted, policies, acceptances) for h in heads}
+            measured = run(blocks, chosen, chat, setting, say)
+        described = {
+            "kind": LOAD if at_once else TREES,
+            "machine": describe(),
+            "target": target.name,
+            "heads": {h.label: h.folder.name for h in heads},
+            "prompts": len(chosen),
+            **{key: value for key, value in asdict(setting).items() if key != "target"},
+        }
+        kept = _keep(measured, described, jsonl)
         bar.stop()
-        console.print(*tables(rows, stages))
-        if json_file:
-            json_file.write_text(
-                json.dumps({"machine": describe(), "dtype": dtype, "rows": rows, "stages": stages}, indent=2)
-                + "\n"
-            )
+        KINDS[described["kind"]].show(console, described, kept, json_file, plot)
 
 
-def run(
-    bar: Progress,
-    prompts: list[Prompt],
-    budgets: list[int],
-    folders: tuple[Path | None, Path | None],
-    dtype: str,
-    max_new_tokens: int,
-    raw: TextIO | None,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The whole measurement, servers included → (rows by domain, stage shares by configuration)."""
-    task = bar.add_task("Preparing the model")
+def _heads(
+    asked: list[tuple[str, str, Path | None]], target: Path | None, head: Path | None
+) -> tuple[Path, list[Head]]:
+    """The target's folder and the heads, each checked against it."""
+    heads = []
+    for label, name, own in asked:
+        folder, head_folder = model_folders(target, own or head)
+        heads.append(Head(label, name, head_folder, head_block_length(head_folder)))
+    return folder, heads
+
+
+def _check_load(context: typer.Context, at_once: list[int], heads: int, prompts: int) -> None:
+    for name in NOT_UNDER_LOAD:
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE":
+            option = name.replace("_", "-")
+            raise CompareError(f"--concurrency compares budgets only; leave --{option} out.")
+    if heads > 1:
+        raise CompareError("--concurrency compares budgets of one head; name one in --drafters.")
+    if max(at_once) > prompts:
+        raise CompareError(
+            f"{max(at_once)} requests at once need as many prompts, but there are {prompts}; raise --limit, "
+            "give more --prompts or a smaller --concurrency."
+        )
+
+
+def _keep(measured: Iterable[Any], described: dict[str, Any], jsonl: Path | None) -> list[Any]:
+    """All of `measured`; each is written as it comes, so that an interrupted run leaves what it had."""
+    if jsonl is None:
+        return list(measured)
+    kept = []
+    with jsonl.open("w", encoding="utf-8") as raw:
+        print(json.dumps({"run": described}), file=raw, flush=True)
+        for m in measured:
+            kept.append(m)
+            print(json.dumps(m.row()), file=raw, flush=True)
+    return kept
+
+
+def _sayer(bar: Progress) -> Callable[[str], None]:
+    """Shows what is going on: on the progress bar, or as lines where there is no terminal."""
+    task = bar.add_task("")
 
     def say(text: str) -> None:
         if bar.tasks[task].description != text and not bar.console.is_terminal:
-            bar.console.print(text)
+            bar.console.print(text, highlight=False)
         bar.update(task, description=text)
 
-    def begin(name: str, server: Server) -> None:
-        say(f"Starting {name}")
-        start_all({name: server}, lambda names, seconds: None)
-        ask(server, conversations.warm_up(), WARM_UP_TOKENS)
-
-    target, head = model_folders(*folders)
-    conversations = Conversations(prompts, Chat(target))
-    common = [
-        *common_flags(target, dtype),
-        "--disable-radix-cache",
-    ]  # no prompt is served from an earlier one
-    measured, stages = [], []
-    plain = Server(common)
-    with stopping(plain):
-        begin("plain", plain)
-        for block in configurations(budgets, head_block_length(head))[1:]:
-            server = Server([*common, *server_flags(block, head)])
-            with stopping(server):
-                begin(block.name, server)
-                before = round_stats(server)
-                for m in measure(block, plain, server, conversations, max_new_tokens):
-                    say(f"{block.name}: prompt {m.prompt + 1} of {len(prompts)}")
-                    measured.append(m)
-                    if raw:
-                        print(json.dumps(m.row()), file=raw, flush=True)
-                stages.append({**asdict(block), **stage_shares(before, round_stats(server))})
-            server.log.unlink(missing_ok=True)
-    plain.log.unlink(missing_ok=True)
-    return summarise(measured), stages
+    return say
 
 
 def _progress(console: Console) -> Progress:

@@ -1,11 +1,11 @@
-"""`jetspec demo` or `jetspec eval` as a process of its own, on fake servers and a fake tokenizer."""
+"""`jetspec demo`, `eval` or `tree` as a process of its own, on fake servers and a fake tokenizer."""
 
 import sys
 from pathlib import Path
 
 import typer
 
-from jetspec_sglang import demo, eval, serving
+from jetspec_sglang import demo, eval, serving, tree_command
 
 
 class FakeChat:
@@ -19,9 +19,10 @@ class FakeChat:
 serving.PROGRAM = (str(Path(__file__).with_name("fake_server.py")),)
 for module in (demo, eval):
     module.Chat = FakeChat
-    module.model_folders = lambda target, head: (Path("/target"), Path("/head"))
+for module in (demo, eval, tree_command):
+    module.model_folders = lambda target, head: (Path("/target"), head or Path("/head"))
 eval.head_block_length = lambda head: 8
 
 if __name__ == "__main__":
-    command = {"demo": demo.demo, "eval": eval.evaluate}[sys.argv.pop(1)]
+    command = {"demo": demo.demo, "eval": eval.evaluate, "tree": tree_command.tree}[sys.argv.pop(1)]
     typer.run(command)

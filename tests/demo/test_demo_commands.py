@@ -1,59 +1,12 @@
 """The commands as processes, on fake servers: what they write, and that nothing is left behind."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-import psutil
 import pytest
-
-DRIVER = Path(__file__).with_name("driver.py")
-
-
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-    """Starts the driver with arguments and environment; afterwards no fake server may be alive."""
-    monkeypatch.setenv("FAKE_PIDS", str(tmp_path / "pids"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # server logs
-
-    def start(*args: object, **env: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, str(DRIVER), *map(str, args)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **env},
-        )
-
-    yield start
-    for pid in server_pids(tmp_path):
-        if alive(pid):
-            os.kill(pid, signal.SIGKILL)
-
-
-def server_pids(folder: Path) -> list[int]:
-    file = folder / "pids"
-    return [int(pid) for pid in file.read_text().split()] if file.exists() else []
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_for_servers(folder: Path, count: int = 4) -> list[int]:
-    deadline = time.monotonic() + 20
-    while len(server_pids(folder)) < count:
-        assert time.monotonic() < deadline, "the fake servers did not start"
-        time.sleep(0.05)
-    return server_pids(folder)
+from processes import alive, server_pids, wait_for_servers
 
 
 def test_demo_writes_its_numbers(start, tmp_path):
@@ -128,34 +81,6 @@ def test_keep_leaves_only_the_jetspec_server(start, tmp_path):
     living = [pid for pid in server_pids(tmp_path) if alive(pid)]
     assert int(pid) in living
     assert len(living) == 2
-
-
-def rate(rows: list[dict]) -> float:
-    return sum(row["decoded_tokens"] for row in rows) / sum(row["decode_seconds"] for row in rows)
-
-
-def test_eval_writes_rows_stages_and_raw_answers(start, tmp_path):
-    files = ("--json", tmp_path / "out.json", "--jsonl", tmp_path / "out.jsonl")
-    process = start("eval", "--budgets", "1,8", "--limit", 3, *files)
-    out, err = process.communicate(timeout=25)
-    assert (process.returncode, err) == (0, "")
-    assert "best-first 8" in out
-    result = json.loads((tmp_path / "out.json").read_text())
-    keys = {"drafter", "expansion", "scoring", "budget", "domain", "tau", "tok_s", "speedup", "rounds"}
-    assert all(set(row) == keys for row in result["rows"])
-    assert len(result["rows"]) == 4 * 4  # plain, chain, two trees; three domains and all of them
-    stage = {"drafter", "expansion", "scoring", "budget", "draft", "build", "verify", "accept", "commit"}
-    assert [set(row) for row in result["stages"]] == [stage] * 3
-    raw = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    for row in result["rows"]:  # every published number follows from the raw rows
-        here = [r for r in raw if row["domain"] in (r["domain"], "all")]
-        mine = [r for r in here if all(r[key] == row[key] for key in ("expansion", "budget"))]
-        blocks = {r["block"] for r in mine}
-        plain = [r for r in here if r["drafter"] == "none" and r["block"] in blocks]
-        assert row["tok_s"] == pytest.approx(rate(mine))
-        assert row["speedup"] == pytest.approx(rate(mine) / rate(plain))
-        assert row["rounds"] == sum(r["rounds"] for r in mine)
-    assert not any(map(alive, server_pids(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,16 +12,6 @@ from jetspec_sglang.builtin.head import BuiltinHeadError, builtin_head
 from jetspec_sglang.builtin.prompts import Prompt, PromptError, load_prompts, mixed
 from jetspec_sglang.compare import Answer, CompareError, alternating, decode_cost, speedup, tau
 from jetspec_sglang.demo_report import JETSPEC, PLAIN, Comparison, Result, report, side_by_side
-from jetspec_sglang.eval import PLAIN as PLAIN_CONFIGURATION
-from jetspec_sglang.eval import (
-    Measurement,
-    configurations,
-    parse_budgets,
-    server_flags,
-    stage_shares,
-    summarise,
-)
-from jetspec_sglang.round_stats import RoundStats
 
 
 def answer(seconds: float, tokens: int = 11, first: int = 1, rounds: int = 0, accepted: int = 0) -> Answer:
@@ -158,45 +147,18 @@ def test_reason_of_a_failed_server(tmp_path, log, reason):
     assert compare.failure_reason(server) == f"{reason} (log: {server.log})"
 
 
-@pytest.mark.parametrize("text", ["", "0", "4,x", "-1"])
-def test_wrong_budgets(text):
-    with pytest.raises(CompareError, match="--budgets"):
-        parse_budgets(text)
-
-
-def test_configurations_and_their_flags():
-    plain, chain, tree = configurations([16], 8)
-    assert [c.name for c in (plain, chain, tree)] == ["plain", "chain 8", "best-first 16"]
-    assert server_flags(plain, Path("/h")) == []
-    flags = " ".join(server_flags(chain, Path("/h")))
-    assert "--speculative-num-draft-tokens 8 --speculative-eagle-topk 1" in flags
-    assert "topk" not in " ".join(server_flags(tree, Path("/h")))
-
-
-def test_summarise_by_domain_and_over_all():
-    tree = configurations([16], 8)[2]
-    measured = [
-        Measurement(tree, PLAIN_CONFIGURATION, "code", 0, 0, answer(2), True),
-        Measurement(tree, tree, "code", 0, 0, answer(1, rounds=4, accepted=6), True),
-        Measurement(tree, PLAIN_CONFIGURATION, "chat", 1, 0, answer(2), True),
-        Measurement(tree, tree, "chat", 1, 0, answer(2, rounds=6, accepted=4), True),
-    ]
-    rows = {(row["expansion"], row["domain"]): row for row in summarise(measured)}
-    assert len(rows) == 6
-    assert rows["none", "all"]["speedup"] == 1
-    assert rows["best-first", "code"]["speedup"] == 2
-    assert rows["best-first", "all"]["tau"] == 2
-    assert rows["best-first", "all"]["tok_s"] == pytest.approx(20 / 3)
-    assert rows["best-first", "all"]["rounds"] == 10
-
-
-def test_stage_shares_are_of_the_time_in_between():
-    before, after = RoundStats(), RoundStats()
-    before.seconds["draft"] = after.seconds["draft"] = 5
-    after.seconds["verify"], after.seconds["commit"] = 3, 1
-    shares = stage_shares(before.summary(), after.summary())
-    assert (shares["draft"], shares["verify"], shares["commit"]) == (0, 0.75, 0.25)
-    assert stage_shares(None, None) == {}
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"error": {"message": "budget is 99; give 1 to 16."}}', "budget is 99; give 1 to 16."),
+        ('{"object": "error", "message": "no"}', "no"),
+        ('{"error": "gone"}', "gone"),
+        ("<html>502</html>", "<html>502</html>"),
+        ("[]", "[]"),
+    ],
+)
+def test_refusal_of_a_server(text, sentence):
+    assert compare.refusal(text) == sentence
 
 
 def test_no_free_port_is_one_sentence(monkeypatch):

@@ -1,0 +1,43 @@
+"""Pictures of a command: is everything there to draw one, and how it is written.
+
+matplotlib is an optional dependency (`plot`), so it is imported by the modules that draw, and they by the
+commands only when a picture is asked for.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .compare import CompareError, writable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".svg", ".png")
+DPI = 150
+
+
+def drawable(file: Path | None) -> None:
+    """Find out now, not after minutes of work, whether a picture can be drawn and written.
+
+    Raises:
+        CompareError: matplotlib is missing, or `file` has another suffix or can't be written.
+    """
+    if file is None:
+        return
+    if file.suffix.lower() not in SUFFIXES:
+        raise CompareError(
+            f"{file} is no picture that can be drawn; give it a name in {' or '.join(SUFFIXES)}."
+        )
+    if find_spec("matplotlib") is None:
+        raise CompareError("Pictures need matplotlib; install it with pip install 'jetspec-sglang[plot]'.")
+    writable(file)
+
+
+def save(figure: "Figure", file: Path) -> None:
+    """The same figure gives the same bytes: no date, no random ids."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "jetspec"}):
+        dated = {"metadata": {"Date": None}} if file.suffix.lower() == ".svg" else {}
+        figure.savefig(file, dpi=DPI, **dated)
