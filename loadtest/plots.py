@@ -61,8 +61,11 @@ def _lines(axes: Axes, figure: Figure, shown: list[Series]) -> None:
         axes.set_xscale("log")
         axes.set_xticks(loads, [f"{x:g}" for x in loads])
         axes.xaxis.set_minor_locator(NullLocator())
-    if figure.log_y:
+    if figure.y_ticks:
         axes.set_yscale("log")
+        axes.set_yticks(figure.y_ticks, [f"{tick:g}" for tick in figure.y_ticks])
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(figure.y_ticks[0], figure.y_ticks[-1])
     else:
         axes.set_ylim(bottom=0)
 

@@ -5,8 +5,9 @@ Standard library only: the audit makes the same figures again from the raw files
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; shapes for those who print in grey.
@@ -46,7 +47,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """`x` values are numbers on a log scale, or texts. `level` is a horizontal line that divides good from bad."""
+    """`x` values are loads on a log scale, other numbers, or texts. `level` is a line between good and bad."""
 
     id: str
     title: str
@@ -54,7 +55,7 @@ class Figure:
     y_title: str
     series: list[Series]
     kind: Literal["line", "bar", "stack"] = "line"
-    log_y: bool = False
+    y_ticks: list[float] | None = None  # of a log scale
     level: float | None = None
     marked: int | None = None  # number of the bar to mark
     x_is_load: bool = True
@@ -65,18 +66,20 @@ class Section:
     title: str
     text: str
     figures: list[Figure]
+    points: tuple[str, ...] = ()
 
 
 def sections(summary: dict[str, Any]) -> list[Section]:
     """All figures that the study has data for."""
+    measured = {point["kind"] for point in summary["points"]}
+    offered = "rate" if "rate" in measured else "concurrency"  # latency is about a load from outside
     made = [
         Section(
             "Latency",
             "Counted from when a request was due, so waiting is in it. Each point is the median of the repetitions, "
             "the bar their range.",
             [
-                over_load(summary, f"{name}_s.{p}.value", f"{title}, {p}", "seconds", kind, log_y=True)
-                for kind in ("rate", "concurrency")
+                over_load(summary, f"{name}_s.{p}.value", f"{title}, {p}", "seconds", offered, log_y=True)
                 for name, title in (
                     ("ttft", "Time to first token"),
                     ("tpot", "Time per output token"),
@@ -90,8 +93,7 @@ def sections(summary: dict[str, Any]) -> list[Section]:
             "Goodput counts answers that met every bound of the SLO; attainment is their share of the requests sent, "
             "so that failures count against a server.",
             [
-                over_load(summary, path, title, unit, kind)
-                for kind in ("rate", "concurrency")
+                over_load(summary, path, title, unit, offered)
                 for path, title, unit in (
                     ("goodput_rps.value", "Goodput", "good answers/s"),
                     ("attainment.value", "Attainment of the SLO", "share of requests"),
@@ -105,11 +107,15 @@ def sections(summary: dict[str, Any]) -> list[Section]:
             [pareto(summary, kind) for kind in ("rate", "concurrency")],
         ),
         Section(
-            "Speed-up", speedup_text(summary), [speedup(summary, kind) for kind in ("concurrency", "rate")]
+            "Speed-up",
+            f"Relative to {summary['servers'][summary['baseline']]['label']}, each repetition to its own; above 1 "
+            "is faster.",
+            [speedup(summary, kind) for kind in ("concurrency", "rate")],
+            crossovers(summary),
         ),
         Section(
             "Accepted drafts",
-            "Rounds by drafts accepted (the target's own token not counted). The marked bar is a whole block: more "
+            "Rounds by drafts accepted (the target's own token not counted). The red bar is a whole block: more "
             "cannot be accepted, so a spike there means that the block limits, not the budget.",
             [
                 *histograms(summary),
@@ -136,9 +142,7 @@ def sections(summary: dict[str, Any]) -> list[Section]:
             ],
         ),
     ]
-    drawn = [
-        Section(s.title, s.text, [f for f in s.figures if any(line.y for line in f.series)]) for s in made
-    ]
+    drawn = [replace(s, figures=[f for f in s.figures if any(line.y for line in f.series)]) for s in made]
     return [section for section in drawn if section.figures]
 
 
@@ -171,9 +175,21 @@ def over_load(
                 hover=[_hover(label, point, value, unit) for point, value in points],
             )
         )  # fmt: skip
-    # Zero has no place on a log scale.
-    log_y = log_y and all(y > 0 for line in found for y in line.low or line.y)
-    return Figure(f"{kind}-{_id(path)}", title, _load_title(kind), unit, found, log_y=log_y)
+    ticks = (
+        log_ticks([y for line in found for y in (*(line.low or ()), *(line.high or ()))]) if log_y else None
+    )
+    return Figure(f"{kind}-{_id(path)}", title, _load_title(kind), unit, found, y_ticks=ticks)
+
+
+def log_ticks(values: Sequence[float]) -> list[float] | None:
+    """1, 2 and 5 times powers of ten around `values`; None if a linear scale shows them better, or must."""
+    if not values or min(values) <= 0 or max(values) < 10 * min(values):
+        return None
+    powers = range(math.floor(math.log10(min(values))) - 1, math.ceil(math.log10(max(values))) + 1)
+    ticks = [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
+    first = max(i for i, tick in enumerate(ticks) if tick <= min(values))
+    last = min(i for i, tick in enumerate(ticks) if tick >= max(values))
+    return ticks[first : last + 1]
 
 
 def pareto(summary: dict[str, Any], kind: str) -> Figure:
@@ -223,10 +239,9 @@ def speedup(summary: dict[str, Any], kind: str) -> Figure:
     return Figure(f"{kind}-speedup", title, _load_title(kind), "speed-up", found, level=1.0)
 
 
-def speedup_text(summary: dict[str, Any]) -> str:
+def crossovers(summary: dict[str, Any]) -> tuple[str, ...]:
     """Where each server crosses the baseline, in words."""
-    baseline = summary["servers"][summary["baseline"]]["label"]
-    words = [f"Relative to {baseline}, each repetition to its own; above 1 is faster."]
+    words = []
     for server, (label, _, _) in styles(summary).items():
         rows = [
             row
@@ -235,7 +250,7 @@ def speedup_text(summary: dict[str, Any]) -> str:
         ]
         if rows:
             words.append(f"{label}: {crossover([(row['load'], row['speedup']['median']) for row in rows])}.")
-    return " ".join(words)
+    return tuple(words)
 
 
 def crossover(speedups: Sequence[tuple[float, float]]) -> str:

@@ -61,9 +61,14 @@ def _front(summary: dict[str, Any]) -> str:
         )
         if rows
     ]
-    warnings = "".join(f"<li>{escape(text)}</li>" for text in caveats(summary))
     return "\n".join(
-        [*notes, "<h2>Read this first</h2>", f'<ul id="caveats">{warnings}</ul>', _facts(summary), *points]
+        [
+            *notes,
+            "<h2>Read this first</h2>",
+            _list(caveats(summary), ' id="caveats"'),
+            _facts(summary),
+            *points,
+        ]
     )
 
 
@@ -87,9 +92,10 @@ def _pairs(values: dict[str, Any]) -> str:
 
 def _section(section: Section) -> str:
     figures = "\n".join(map(_figure, section.figures))
+    lines = [figure for figure in section.figures if figure.kind == "line"]  # bars are named by their title
     return (
-        f"<h2>{escape(section.title)}</h2>\n<p>{escape(section.text)}</p>\n"
-        f'{_legend(section.figures)}\n<div class="grid">\n{figures}\n</div>'
+        f"<h2>{escape(section.title)}</h2>\n<p>{escape(section.text)}</p>\n{_list(section.points)}"
+        f'{_legend(lines)}\n<div class="grid">\n{figures}\n</div>'
     )
 
 
@@ -98,10 +104,12 @@ def _figure(figure: Figure) -> str:
     return f'<figure><h3>{escape(figure.title)}</h3>{own}<div class="plot" id="{figure.id}"></div></figure>'
 
 
+def _list(lines: Sequence[str], key: str = "") -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul{key}>{items}</ul>" if items else ""
+
+
 def _legend(figures: Sequence[Figure]) -> str:
-    """Of all lines there; stacks show their own, and bars are named by their title."""
-    if len(figures) > 1 or figures[0].kind != "stack":
-        figures = [figure for figure in figures if figure.kind == "line"]
     entries: dict[str, Series] = {s.name: s for figure in figures for s in figure.series if s.y}
     items = "".join(
         f'<li><svg width="12" height="12" fill="{s.colour}">{SHAPES[s.shape]}</svg>{escape(name)}</li>'

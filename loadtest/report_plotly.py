@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .report_figures import CEILING, Figure, Series
@@ -17,12 +18,13 @@ def plotly(figure: Figure) -> dict[str, Any]:
     x_axis: dict[str, Any] = {**GRID, "title": {"text": figure.x_title}}
     if figure.x_is_load:
         loads = sorted({x for series in shown for x in series.x})
-        x_axis |= {"type": "log", "tickvals": loads, "ticktext": [f"{x:g}" for x in loads]}
+        x_axis |= {"type": "log", **_labelled(loads)}
     elif figure.kind != "line":
         x_axis |= {"type": "category"}
     y_axis = {**GRID, "title": {"text": figure.y_title}, "rangemode": "tozero"}
-    if figure.log_y:
-        y_axis |= {"type": "log", "dtick": "D2", "exponentformat": "none"}
+    if figure.y_ticks:
+        ends = [math.log10(figure.y_ticks[0]), math.log10(figure.y_ticks[-1])]
+        y_axis |= {"type": "log", "range": [round(end, 6) for end in ends], **_labelled(figure.y_ticks)}
     layout: dict[str, Any] = {
         "font": FONT,
         "showlegend": False,
@@ -83,6 +85,10 @@ def _bars(series: Series, figure: Figure) -> dict[str, Any]:
         "textposition": "none",
         "hovertemplate": "%{text}<extra></extra>",
     }
+
+
+def _labelled(ticks: list[float]) -> dict[str, Any]:
+    return {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def _rounded(value: float) -> float:

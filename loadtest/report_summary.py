@@ -93,7 +93,8 @@ def summarise_study(folder: Path) -> dict[str, Any]:
     study = read_study(folder)
     config = study["config"]
     cells = [_read_cell(folder, entry) for entry in study["cells"]]
-    points = _points(cells)
+    servers = list(study["servers"])
+    cells.sort(key=lambda c: (c.kind != "rate", c.load, servers.index(c.server), c.repetition))
     return {
         "format": FORMAT,
         "title": config["title"],
@@ -110,7 +111,7 @@ def summarise_study(folder: Path) -> dict[str, Any]:
             cell.name: {"valid": cell.valid, "reasons": cell.run.reasons, "numbers": cell.numbers}
             for cell in cells
         },
-        "points": points,
+        "points": _points(cells),
         "speedups": _speedups(cells, config["baseline"]),
         "rounds": {name: _rounds([c for c in cells if c.server == name]) for name in study["servers"]},
         "raw": {
@@ -144,7 +145,9 @@ def _read_cell(folder: Path, entry: dict[str, Any]) -> CellFiles:
     if (run.cell, run.method) != (entry["name"], entry["server"]):
         raise StudyError(f"cell {entry['name']}: its {RUN} is of cell {run.cell}, method {run.method}.")
     if run.valid and (reasons := problems(requests, run.schedule_s, run.loop, stopped_early=False)):
-        raise StudyError(f"cell {entry['name']}: {RUN} calls it valid, its records do not: {' '.join(reasons)}")
+        raise StudyError(
+            f"cell {entry['name']}: {RUN} calls it valid, its records do not: {' '.join(reasons)}"
+        )
     slo = Slo(*(run.config.get(f"slo_{name}_s") for name in ("ttft", "tpot", "e2e")))
     numbers = significant(summarise(requests, run, slo=slo, resamples=RESAMPLES))
     return CellFiles(**entry, run=run, numbers=numbers)
@@ -186,9 +189,9 @@ def _points(cells: Sequence[CellFiles]) -> list[dict[str, Any]]:
 
 
 def _grouped(cells: Sequence[CellFiles]) -> dict[tuple[str, str, float], list[CellFiles]]:
-    """By server and load, in order of the kind, then the load."""
+    """By server and load, in the order given."""
     groups: dict[tuple[str, str, float], list[CellFiles]] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.kind != "rate", cell.load, cell.repetition)):
+    for cell in cells:
         groups.setdefault((cell.server, cell.kind, cell.load), []).append(cell)
     return groups
 

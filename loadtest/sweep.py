@@ -124,9 +124,7 @@ class _Study:
     def _write(self) -> None:
         """At once, so that a killed sweep leaves the old one or the new one."""
         half = self.folder / (STUDY + ".half")
-        half.write_text(
-            json.dumps(self._content, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        half.write_text(json.dumps(self._content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         half.replace(self.folder / STUDY)
 
 
