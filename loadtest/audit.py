@@ -11,6 +11,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def audit(study: Path) -> list[str]:
     try:
         summary = summarise_study(study)
     except StudyError as error:
-        return [str(error)]
+        return [*_changed(study), str(error)]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return [*_changed(study), f"The raw files are not of one study ({error!r})."]
     folder = report_folder(study)
     found: list[str] = []
     for name, expected in texts(summary).items():
@@ -47,6 +50,17 @@ def audit(study: Path) -> list[str]:
     found += _page_problems(folder / PAGE, summary)
     found += _picture_problems(folder, summary)
     return found
+
+
+def _changed(study: Path) -> list[str]:
+    """Raw files that are there but not those that the report was made from."""
+    try:
+        raw = json.loads(_read(report_folder(study) / SUMMARY) or "")["raw"]
+        files = [(name, study / name) for name in raw if (study / name).exists()]
+        changed = [name for name, file in files if sha256(file.read_bytes()).hexdigest() != raw[name]]
+    except (KeyError, TypeError, ValueError):
+        return [f"{SUMMARY} is missing, or no summary of a study."]
+    return [f"{name} was changed after the report was written." for name in changed]
 
 
 def different(published: Any, computed: Any, where: str) -> Iterator[str]:

@@ -17,17 +17,17 @@ def point_table(summary: dict[str, Any], kind: str) -> list[Row]:
     """The page's main table: a row for each load and server, the head first."""
     speedups = {(r["server"], r["kind"], r["load"]): r["speedup"] for r in summary["speedups"]}
     columns = (
-        ("TTFT p50", "ttft_s.p50.value", "s"),
-        ("TTFT p99", "ttft_s.p99.value", "s"),
-        ("TPOT p50", "tpot_s.p50.value", "ms"),
-        ("TPOT p99", "tpot_s.p99.value", "ms"),
-        ("e2e p50", "e2e_s.p50.value", "s"),
-        ("e2e p99", "e2e_s.p99.value", "s"),
-        ("tok/s", "tok_s", ""),
-        ("goodput /s", "goodput_rps.value", ""),
-        ("SLO met", "attainment.value", "%"),
-        ("τ", "tau.value", ""),
-        ("nodes", "nodes_per_round.value", ""),
+        ("TTFT p50 (s)", "ttft_s.p50.value", 1),
+        ("TTFT p99 (s)", "ttft_s.p99.value", 1),
+        ("TPOT p50 (ms)", "tpot_s.p50.value", 1000),
+        ("TPOT p99 (ms)", "tpot_s.p99.value", 1000),
+        ("e2e p50 (s)", "e2e_s.p50.value", 1),
+        ("e2e p99 (s)", "e2e_s.p99.value", 1),
+        ("tok/s", "tok_s", 1),
+        ("good (/s)", "goodput_rps.value", 1),
+        ("SLO met (%)", "attainment.value", 100),
+        ("τ", "tau.value", 1),
+        ("nodes", "nodes_per_round.value", 1),
     )
     load = "requests/s" if kind == "rate" else "in flight"
     rows: list[Row] = [[load, "server", "sent", "failed", *(name for name, _, _ in columns), "speed-up"]]
@@ -40,7 +40,7 @@ def point_table(summary: dict[str, Any], kind: str) -> list[Row]:
                     styles(summary)[point["server"]][0],
                     str(point["sent"]),
                     str(point["failed"]),
-                    *(_shown(point["numbers"][path], unit) for _, path, unit in columns),
+                    *(_shown(point["numbers"][path], scale) for _, path, scale in columns),
                     "" if faster is None else f"{faster['median']:.2f}×",
                 ]
             )
@@ -99,11 +99,11 @@ def _plain(value: Any) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def _shown(value: dict[str, float] | None, unit: str) -> str:
+def _shown(value: dict[str, float] | None, scale: float) -> str:
     if value is None:
         return ""
-    scaled = value["median"] * {"ms": 1000, "%": 100}.get(unit, 1)
-    return f"{scaled:.3g} {unit}".strip() if scaled < 1000 else f"{scaled:.0f} {unit}".strip()
+    scaled = value["median"] * scale
+    return f"{scaled:.3g}" if scaled < 1000 else f"{scaled:.0f}"
 
 
 def _with_interval(numbers: dict[str, Any], path: str) -> str:
