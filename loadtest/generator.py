@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import gevent
+from gevent.pool import Group
 from locust.env import Environment
 
 from .answers import Answer, AnswerError
@@ -26,7 +27,7 @@ class Generator:
     """Worker `worker` of `workers`.
 
     Args:
-        environment: Locust's; its runner makes the users and carries the reports.
+        environment: Locust's; its runner carries the reports.
         schedule: every arrival of the run, all workers' together; None for a closed loop.
         zero: the run's zero by `time.monotonic()`.
     """
@@ -45,6 +46,7 @@ class Generator:
         self.workload = load_workload(config)
         self.api = APIS[config.api](config)
         self._rows: list[str] = []
+        self._crowd = Group()
         self._pulse = Pulse()
         self._worker = worker
         self.loop: OpenLoop | ClosedLoop
@@ -84,7 +86,8 @@ class Generator:
         self.runner.send_message(REPORT, message)
 
     def stop(self) -> None:
-        """After the users have ended."""
+        """After Locust has ended its users."""
+        self._crowd.kill()
         gevent.killall(self._greenlets)
         self.flush()
 
@@ -155,7 +158,9 @@ class Generator:
         )
 
     def _grow(self, users: int) -> None:
-        self.runner.spawn_users({self.environment.user_classes[0].__name__: users})
+        """More users of Locust's own class, but not in its count: it would stop what it has not ordered."""
+        for _ in range(users):
+            self.environment.user_classes[0](self.environment).start(self._crowd)
 
     def _report(self) -> None:
         while not self.loop.done.wait(REPORT_PERIOD):

@@ -6,6 +6,7 @@ prepare the server, fix the schedule and the zero, and collect; and the worker's
 
 import json
 import logging
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from .collector import Collector
 from .config import LoadConfig, option
 from .generator import REPORT, Generator
 from .records import RecordError
+from .runner import PARENT
 from .users import LoadUser
 from .workloads import WorkloadError, load_workload
 
@@ -37,7 +39,6 @@ logger = logging.getLogger(__name__)
 @events.init_command_line_parser.add_listener
 def add_options(parser: LocustArgumentParser) -> None:
     """One option a field of the configuration; the web page shows them, too. `--host` is the server's URL."""
-    group = parser.add_argument_group("Load test of an LLM server")
     for name, about in LoadConfig.model_fields.items():
         if name == "url":
             continue
@@ -45,16 +46,19 @@ def add_options(parser: LocustArgumentParser) -> None:
         default = "" if about.default is None else str(about.default)
         if about.annotation is bool:
             choices, default = ["true", "false"], default.lower()
-        group.add_argument(
+        parser.add_argument(
             option(name), default=default, choices=choices or None, help=f"{about.description} [{default}]"
         )
-    group.add_argument("--folder", default="", help="folder of the raw files [loadtest-runs/TIME]")
+    parser.add_argument("--folder", default="", help="folder of the raw files [loadtest-runs/TIME]")
 
 
 @events.init.add_listener
-def receive_reports(environment: Any, runner: Any, **_: Any) -> None:
-    if not isinstance(runner, WorkerRunner):
-        runner.register_message(REPORT, _receive)
+def connect(environment: Any, runner: Any, **_: Any) -> None:
+    if isinstance(runner, WorkerRunner):
+        return
+    runner.register_message(REPORT, _receive)
+    if os.environ.get(PARENT):
+        gevent.spawn(_leave_with_parent, runner, int(os.environ[PARENT]))
 
 
 @events.test_start.add_listener
@@ -126,6 +130,13 @@ def _receive(environment: Any, msg: Any, **_: Any) -> None:
     collector: Collector | None = environment.__dict__.get("load_collector")
     if collector is not None:
         collector.receive(msg.data, lambda: gevent.spawn(_end, environment))
+
+
+def _leave_with_parent(runner: Any, parent: int) -> None:
+    """A killed parent can't stop this run, which would load the server while somebody measures it."""
+    while os.getppid() == parent:
+        gevent.sleep(1)
+    runner.quit()
 
 
 def _end(environment: Any) -> None:

@@ -20,6 +20,7 @@ from .records import REQUESTS, RUN, Run, parse_requests, read_run
 from .workloads import load_workload
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+PARENT = "LOADTEST_PARENT"  # environment variable: id of the process without which Locust ends
 POOL = 10  # users to begin with in an open loop; it grows by itself
 LOOK = 0.5  # seconds between looks at the records
 PATIENCE = 15  # seconds for Locust to end after it was asked to
@@ -74,7 +75,12 @@ def run(
     log = folder / "locust.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, PARENT: str(os.getpid())},
+            start_new_session=True,
         )
     try:
         _follow(process, folder / REQUESTS, config, times, watch)

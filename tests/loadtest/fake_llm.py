@@ -3,7 +3,7 @@
 An answer's first token comes `prefill` seconds after its turn begins, then `chunk` tokens every `chunk * pace`
 seconds, by absolute times. `slots` answers are written at once, others queue. From `stall_at` seconds after the
 first request on, for `stall` seconds, nothing is sent. `die_after` ends the process in the middle of that answer.
-A prompt may set its own chunk size ("chunk=4"), or be refused ("refuse") or broken off half-way ("break").
+A prompt may set its own chunk size ("chunk=4"), or be refused ("<refuse>") or broken off half-way ("<break>").
 """
 
 import argparse
@@ -36,7 +36,7 @@ class FakeServer:
 
     async def answer(self, path: str, body: dict, writer: asyncio.StreamWriter) -> None:
         if path in ("/generate", "/v1/chat/completions"):
-            if "refuse" in json.dumps(body):
+            if "<refuse>" in json.dumps(body):
                 return self.whole(writer, {"error": {"message": "no room"}}, "503 Service Unavailable")
             self.begun = self.begun or time.monotonic()
             self.answers += 1
@@ -66,7 +66,7 @@ class FakeServer:
             if total > tokens // 2:
                 if number == self.o.die_after:
                     os._exit(1)
-                if "break" in text:
+                if "<break>" in text:
                     raise ConnectionError
             yield total
             if total == tokens:
