@@ -21,7 +21,7 @@ test-identity: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy jetspec_sglang drafters tree kernels/ops
+	$(BIN)/mypy jetspec_sglang drafters tree kernels/ops loadtest
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -148,7 +148,7 @@ def summarise(
         "prompt_tokens": _total(r.prompt_tokens for r in done),
         "completion_tokens": _total(r.completion_tokens for r in done),
         "cached_share": _cached_share(done, of_done),
-        **_acceptance(done, of_done),
+        **_acceptance(done, of_done, run),
     }
 
 
@@ -175,7 +175,7 @@ def _cached_share(done: Sequence[Request], counts: list[list[int]]) -> dict | No
     return ratio([r.cached_tokens or 0 for r in done], [r.prompt_tokens or 0 for r in done], counts)
 
 
-def _acceptance(done: Sequence[Request], counts: list[list[int]]) -> dict[str, Any]:
+def _acceptance(done: Sequence[Request], counts: list[list[int]], run: Run) -> dict[str, Any]:
     """τ = 1 + accepted drafts / rounds (a ratio of sums; the bonus counts); nodes a round; the share wasted.
 
     Requests of a single token have no round. Without any, the server does not speculate (or does not tell).
@@ -185,14 +185,48 @@ def _acceptance(done: Sequence[Request], counts: list[list[int]]) -> dict[str, A
         return {"tau": None, "nodes_per_round": None, "wasted_share": None, "histogram": None}
     rounds = [r.rounds or 0 for r in done]
     committed = [(r.rounds or 0) + (r.accepted_drafts or 0) for r in done]
-    nodes = [r.nodes or 0 for r in done]
-    known = all(r.nodes is not None for r in done if r.rounds)
     return {
         "tau": ratio(committed, rounds, counts),
-        "nodes_per_round": ratio(nodes, rounds, counts) if known else None,
-        "wasted_share": ratio([wasted_nodes(r) or 0 for r in done], nodes, counts) if known else None,
+        **(_counted_nodes(run) or _told_nodes(done, rounds, counts)),
         "histogram": _histogram(done),
     }
+
+
+def _told_nodes(done: Sequence[Request], rounds: list[int], counts: list[list[int]]) -> dict[str, Any]:
+    """From the requests: SGLang reckons that each round verified as many nodes as the server's flags allow."""
+    nodes = [r.nodes or 0 for r in done]
+    if any(r.nodes is None for r in done if r.rounds):
+        return {"nodes_per_round": None, "wasted_share": None}
+    wasted = [wasted_nodes(r) or 0 for r in done]
+    return {"nodes_per_round": ratio(nodes, rounds, counts), "wasted_share": ratio(wasted, nodes, counts)}
+
+
+def _counted_nodes(run: Run) -> dict[str, Any] | None:
+    """From the counters of a JETSPEC server, whose rounds differ in size: what they rose by during the run.
+
+    Warm-up is in them, too. They have no interval (`ci` is None). None without such counters.
+    """
+    before, after = (_counters(info) for info in (run.server_before, run.server_after))
+    if before is None or after is None:
+        return None
+    nodes, rounds, accepted = (now - then for now, then in zip(after, before, strict=True))
+    if nodes <= 0 or rounds <= 0:
+        return None
+    wasted = (nodes - rounds - accepted) / nodes
+    return {
+        "nodes_per_round": {"value": nodes / rounds, "ci": None},
+        "wasted_share": {"value": wasted, "ci": None},
+    }
+
+
+def _counters(info: dict[str, Any] | None) -> tuple[int, int, int] | None:
+    """Nodes verified, rounds of requests, drafts accepted, since the server started."""
+    states = (info or {}).get("internal_states") or [{}]
+    told = states[0].get("jetspec")
+    if not told:
+        return None
+    accepted = sum(int(drafts) * rounds for drafts, rounds in told["accepted_drafts_histogram"].items())
+    return told["verified_nodes"], told["request_rounds"], accepted
 
 
 def _histogram(done: Sequence[Request]) -> list[int] | None:

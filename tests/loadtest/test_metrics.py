@@ -99,6 +99,23 @@ def test_acceptance_is_a_ratio_of_sums():
     assert found["histogram"] == [9, 0, 0, 1]
 
 
+def jetspec_info(nodes: int, rounds: int, histogram: dict[str, int]) -> dict:
+    counters = {"verified_nodes": nodes, "request_rounds": rounds, "accepted_drafts_histogram": histogram}
+    return {"internal_states": [{"jetspec": counters}]}
+
+
+def test_nodes_of_a_jetspec_server_are_what_it_counted():
+    """An adaptive budget uses fewer nodes than the flags allow, which is what the requests are told."""
+    run = made_run(
+        server_before=jetspec_info(100, 10, {"0": 8, "2": 2}),
+        server_after=jetspec_info(160, 20, {"0": 8, "2": 12}),
+    )
+    found = summarise([made(rounds=10, accepted_drafts=20, nodes=320)], run)
+    assert found["tau"]["value"] == 3
+    assert found["nodes_per_round"] == {"value": 6, "ci": None}
+    assert found["wasted_share"]["value"] == pytest.approx((60 - 10 - 20) / 60)
+
+
 def test_a_server_that_does_not_speculate_has_no_tau():
     found = summarise([made()], made_run())
     assert found["tau"] is found["wasted_share"] is found["histogram"] is None
