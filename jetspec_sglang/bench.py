@@ -1,6 +1,8 @@
 """``jetspec bench``: micro-benchmarks. Each is one function, a command of the group in `cli.COMMANDS`.
 
-Variants take turns in every repeat, and the median is shown, so that ratios hold on a machine with other work.
+Variants take turns in every repeat and the median is shown, so that ratios hold on a machine with other work. On
+the CPU times are CPU time of the process with torch on one thread, for the same reason; with an accelerator they
+are wall time.
 """
 
 from __future__ import annotations
@@ -39,15 +41,17 @@ def tree(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write everything as JSON.")] = None,
 ) -> None:
     """Time the tree builders: compiled, in tensor operations, and the plain heaps they are tested against."""
+    torch.set_num_threads(1)
+    clock = time.process_time if device == "cpu" else time.perf_counter
     rows = []
     cases = [(budget, batch) for budget in _numbers(budgets) for batch in _numbers(batches)]
     for budget, batch in track(cases, description="trees", transient=True):
-        seconds = interleave(builders(peaked_proposal(batch, depth, width), budget, device), repeats)
+        seconds = interleave(builders(peaked_proposal(batch, depth, width), budget, device), repeats, clock)
         rows += [
             {"builder": name, "budget": budget, "batch": batch, "us_per_request": value / batch * 1e6}
             for name, value in seconds.items()
         ]
-    settings = {"width": width, "depth": depth, "repeats": repeats, "device": device}
+    settings = {"width": width, "depth": depth, "repeats": repeats, "device": device, "clock": clock.__name__}
     Console().print(tree_table(rows, settings))
     if json_path:
         result = {"machine": describe(), "settings": settings, "rows": rows}
@@ -94,14 +98,16 @@ def peaked_proposal(batch: int, depth: int, width: int) -> DraftProposal:
     return DraftProposal(token_ids, logprobs)
 
 
-def interleave(variants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds a call of each variant; all take their turn in every repeat, and warm up before."""
+def interleave(
+    variants: dict[str, Callable[[], Any]], repeats: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Median seconds by `clock` of a call of each variant; all take their turn in every repeat, and warm up before."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(WARM_UP + repeats):
         for name, run in variants.items():
-            start = time.perf_counter()
+            start = clock()
             run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return {name: statistics.median(values[WARM_UP:]) for name, values in seconds.items()}
 
 

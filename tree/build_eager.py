@@ -1,9 +1,9 @@
 """The paper's expansion in tensor operations: all children at each pop, without a loop over pops.
 
 The heap of `build_eager_reference` pops nodes in best-first order, and so does the one of the optimal tree:
-children that are offered at once or one after the other are popped in the same order. The nodes that the
-eager builder expands, in its order, are therefore an optimal tree themselves, over the nodes that can have
-children at all. Build that one, then write down the children of each of its nodes.
+children that are offered at once or one after the other are popped in the same order. So the eager tree is
+the optimal one with each node's whole family written down, in its order, until the budget ends. N nodes of it
+are enough: a popped node is in the eager tree already, so that N pops make it at least as large.
 """
 
 import torch
@@ -14,27 +14,17 @@ from .score import ScoredRows
 from .token_tree import NONE, TokenTree
 
 
-def expandable(rows: ScoredRows) -> ScoredRows:
-    """Rows `[B, D - 1, W]` for the nodes that have children: none at the last depth, none above an empty row."""
-    has_next = rows.edges[:, 1:, :1].isfinite()
-    bonus = rows.bonus
-    if bonus is not None:
-        has_next = has_next & bonus[:, 1:, None].isfinite()
-        bonus = bonus[:, :-1]
-    edges = torch.where(has_next, rows.edges[:, :-1], float("-inf"))
-    return ScoredRows(rows.token_ids[:, :-1], rows.logprobs[:, :-1], edges, bonus)
-
-
 def expand_all(expanded: TokenTree, rows: ScoredRows, budget: int) -> TokenTree:
-    """All children of the nodes of `expanded`, in its order, as far as `budget` slots go.
+    """All children of the nodes of an optimal tree, in its order, as far as `budget` slots go.
 
-    rows: `[B, D, W]`. `expanded`: the nodes to expand, root included, N - 1 of them or all there are.
+    rows: `[B, D, W]`. `expanded`: the N best nodes over these rows, root included.
     """
     usable = rows.edges.isfinite()
     if rows.bonus is not None:
         usable = usable & rows.bonus[:, :, None].isfinite()
     is_node = expanded.tokens != NONE
-    families = torch.where(is_node, usable.sum(2).gather(1, expanded.depth), 0)
+    families = torch.nn.functional.pad(usable.sum(2), (0, 1))  # none below the last row
+    families = torch.where(is_node, families.gather(1, expanded.depth), 0)
     ends = 1 + families.cumsum(1)
     starts = ends - families
 

@@ -69,7 +69,7 @@ class Merge:
         in_level, places = in_level.to(torch.int8).sort(dim=1, descending=True, stable=True)
         self.last, self.in_last = places[:, :most], in_level[:, :most] > 0
         self.tokens = self.token.gather(1, self.last)
-        self.parents = torch.where(self.in_last, self.above.gather(1, self.last), 0)
+        self.parents = self.above.gather(1, self.last)
 
     def tree(self) -> TokenTree:
         return padded(

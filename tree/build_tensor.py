@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .build_eager import expand_all, expandable
+from .build_eager import expand_all
 from .build_levels import NEVER, Growth, Levels, RowSource
 from .build_merge import Merge
 from .score import ScoredRows
@@ -20,11 +20,10 @@ def build_tensor(
     rows: `[B, D, W]`; anchors `[B]` int64. Request b gets at most `sizes[b]` nodes in N = budget slots.
     """
     rows = usable(rows)
-    if not eager:
-        return _shortened(_grow_shared(rows, anchors, budget), sizes)
-    # Each expansion adds at least one node, so N - 1 of them are enough for N.
-    expanded = _grow_shared(expandable(rows), anchors, max(budget - 1, 1))
-    return _shortened(expand_all(expanded, rows, budget), sizes)
+    tree = _grow_shared(rows, anchors, budget)
+    if eager:
+        tree = expand_all(tree, rows, budget)
+    return tree if sizes is None else tree.shortened(torch.as_tensor(sizes, device=anchors.device))
 
 
 def build_by_rows(row_of: RowSource, anchors: Tensor, budget: int, *, depth: int, frontier: int) -> TokenTree:
@@ -61,7 +60,3 @@ def _grow_shared(rows: ScoredRows, anchors: Tensor, budget: int) -> TokenTree:
         )
 
     return build_by_rows(row_of, anchors, budget, depth=rows.edges.shape[1], frontier=budget)
-
-
-def _shortened(tree: TokenTree, sizes: Sequence[int] | Tensor | None) -> TokenTree:
-    return tree if sizes is None else tree.shortened(torch.as_tensor(sizes, device=tree.size.device))

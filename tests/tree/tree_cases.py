@@ -9,17 +9,24 @@ from jetspec_sglang.tree import NONE, DraftProposal, TokenTree
 NEG_INF = float("-inf")
 
 # Quarters are exact in fp32 and collide often; 0.0 makes a child tie with its parent; -inf is "never".
-TIED = st.sampled_from([0.0, -0.25, -0.5, -0.75, -1.0, NEG_INF])
+TIED = st.sampled_from([0.0, -0.0, -0.25, -0.5, -0.75, -1.0, NEG_INF])
 ROUNDED = st.floats(min_value=-8, max_value=0, width=32)
-TIED_ENTROPY = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+# Less than half a step of fp32 near 1: what a sum gives depends on the order in which it is added up.
+GRAINY = st.sampled_from([-1.0, -1.0 - 2.0**-23, -0.9 * 2.0**-24, -(2.0**-25), -0.5])
+TIED_ENTROPY = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("nan")])
 ENTROPY = st.floats(min_value=0, max_value=12, width=32)
+GRAINY_ENTROPY = st.sampled_from([1.0, 1.0 - 2.0**-24, 2.0, 0.0])
 
 
 @st.composite
 def proposals(draw, max_batch=3, max_depth=4, max_width=4):
     """(proposal with entropy, anchors), with many ties or with arbitrary fp32 values."""
     shape = [draw(st.integers(1, limit)) for limit in (max_batch, max_depth, max_width)]
-    values = draw(st.sampled_from([TIED, ROUNDED, TIED | ROUNDED]))
+    values, entropies = draw(
+        st.sampled_from(
+            [(TIED, TIED_ENTROPY), (ROUNDED, ENTROPY), (TIED | ROUNDED, ENTROPY), (GRAINY, GRAINY_ENTROPY)]
+        )
+    )
     count = int(np.prod(shape))
     logprobs = torch.tensor(draw(st.lists(values, min_size=count, max_size=count)), dtype=torch.float32)
     logprobs = logprobs.reshape(shape).sort(-1, descending=True).values
@@ -28,8 +35,7 @@ def proposals(draw, max_batch=3, max_depth=4, max_width=4):
     token_ids = torch.rand(*shape[:2], 50, generator=generator).argsort(-1)[..., : shape[2]]
     anchors = torch.randint(0, 50, (shape[0],), generator=generator)
     count = shape[0] * shape[1]
-    values = draw(st.sampled_from([TIED_ENTROPY, ENTROPY]))
-    entropy = torch.tensor(draw(st.lists(values, min_size=count, max_size=count)), dtype=torch.float32)
+    entropy = torch.tensor(draw(st.lists(entropies, min_size=count, max_size=count)), dtype=torch.float32)
     return DraftProposal(token_ids, logprobs, entropy.reshape(shape[:2])), anchors
 
 
