@@ -31,8 +31,10 @@ def draw(figure: Figure, file: Path, made_from: str) -> None:
     else:
         _bars(axes, figure, shown)
     axes.set_title(figure.title)
-    axes.set_xlabel(figure.x_title)
-    axes.set_ylabel(figure.y_title)
+    titles = (figure.x_title, figure.y_title)
+    across, up = reversed(titles) if figure.kind == "rows" else titles
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -71,9 +73,14 @@ def _lines(axes: Axes, figure: Figure, shown: list[Series]) -> None:
 
 
 def _bars(axes: Axes, figure: Figure, shown: list[Series]) -> None:
+    if figure.kind == "rows":
+        axes.invert_yaxis()  # the first server on top
     base = [0.0] * len(shown[0].y)
     for series in shown:
-        bars = axes.bar(series.x, series.y, bottom=base, label=series.name, color=series.colour)
+        if figure.kind == "rows":
+            bars = axes.barh(series.x, series.y, left=base, label=series.name, color=series.colour)
+        else:
+            bars = axes.bar(series.x, series.y, bottom=base, label=series.name, color=series.colour)
         base = [below + y for below, y in zip(base, series.y, strict=True)]
         if figure.marked is not None:
             bars[figure.marked].set_color(CEILING)

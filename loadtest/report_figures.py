@@ -47,14 +47,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """`x` values are loads on a log scale, other numbers, or texts. `level` is a line between good and bad."""
+    """`x` values are loads on a log scale, other numbers, or texts. `level` is a line between good and bad.
+
+    A `stack` adds its series up; `rows` does so from left to right, so that the texts have room.
+    """
 
     id: str
     title: str
     x_title: str
     y_title: str
     series: list[Series]
-    kind: Literal["line", "bar", "stack"] = "line"
+    kind: Literal["line", "bar", "stack", "rows"] = "line"
     y_ticks: list[float] | None = None  # of a log scale
     level: float | None = None
     marked: int | None = None  # number of the bar to mark
@@ -308,7 +311,7 @@ def stages(summary: dict[str, Any]) -> Figure:
         )
         for i, stage in enumerate(names)
     ]  # fmt: skip
-    return Figure("stages", "Stages of a round", "", "ms a round", layers, "stack", x_is_load=False)
+    return Figure("stages", "Stages of a round", "", "ms a round", layers, "rows", x_is_load=False)
 
 
 def widths(summary: dict[str, Any]) -> list[Figure]:

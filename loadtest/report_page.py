@@ -100,7 +100,7 @@ def _section(section: Section) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    own = _legend([figure]) if figure.kind == "stack" else ""
+    own = _legend([figure]) if figure.kind in ("stack", "rows") else ""
     return f'<figure><h3>{escape(figure.title)}</h3>{own}<div class="plot" id="{figure.id}"></div></figure>'
 
 

@@ -32,12 +32,15 @@ def plotly(figure: Figure) -> dict[str, Any]:
         "margin": {"l": 56, "r": 14, "t": 10, "b": 44},
         "xaxis": x_axis,
         "yaxis": y_axis,
-        "barmode": "stack" if figure.kind == "stack" else "group",
+        "barmode": "group" if figure.kind == "bar" else "stack",
         "plot_bgcolor": "#fff",
         "paper_bgcolor": "#fff",
         "hoverlabel": {"align": "left"},
         "hovermode": "closest",
     }
+    if figure.kind == "rows":
+        x_axis["autorange"] = "reversed"  # the first server on top
+        layout |= {"xaxis": y_axis, "yaxis": x_axis}
     if figure.level is not None:
         layout["shapes"] = [
             {
@@ -75,11 +78,13 @@ def _line(series: Series, figure: Figure) -> dict[str, Any]:
 
 def _bars(series: Series, figure: Figure) -> dict[str, Any]:
     colours = [CEILING if i == figure.marked else series.colour for i in range(len(series.y))]
+    rows = figure.kind == "rows"
     return {
         "type": "bar",
+        "orientation": "h" if rows else "v",
         "name": series.name,
-        "x": series.x,
-        "y": series.y,
+        "x": series.y if rows else series.x,
+        "y": series.x if rows else series.y,
         "marker": {"color": colours},
         "text": series.hover,
         "textposition": "none",
