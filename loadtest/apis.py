@@ -1,5 +1,6 @@
 """The three ways to ask a server: `/generate`, OpenAI chat completions, and an SGLang frontend program."""
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 from .answers import Answer, AnswerError
 from .config import LoadConfig
-from .http_stream import events
+from .http_stream import API_KEY, events
 from .workloads import prompt_text
 
 Messages = Sequence[tuple[str, str]]  # (role, text)
@@ -137,7 +138,11 @@ def frontend(url: str, template: str) -> tuple[Any, Any]:
             finally:
                 self.ended.set()
 
-    return program, RecordingEndpoint(url, chat_template_name=None if template == "none" else template)
+    return program, RecordingEndpoint(
+        url,
+        api_key=os.environ.get(API_KEY),
+        chat_template_name=None if template == "none" else template,
+    )
 
 
 APIS: dict[str, type] = {"generate": GenerateApi, "chat": ChatApi, "program": ProgramApi}

@@ -52,7 +52,8 @@ class Collector:
         """A worker's report; calls `finished` when the last worker is done."""
         self._file.writelines(report["rows"])
         self._file.flush()
-        self._loops[report["worker"]] = report["loop"]
+        if report["loop"]:
+            self._loops[report["worker"]] = report["loop"]
         if report["done"] and report["worker"] not in self._done:
             self._done.add(report["worker"])
             if len(self._done) == self.workers:

@@ -112,14 +112,16 @@ class ClosedLoop:
 
 
 class Pulse:
-    """How late this process's own timers fire: a generator without time to spare measures itself."""
+    """How late this process's own timers fire, from zero on: a generator without time to spare measures itself."""
 
     PERIOD = 0.02
 
-    def __init__(self) -> None:
+    def __init__(self, zero: float) -> None:
         self.late: list[float] = []
+        self._zero = zero
 
     def run(self) -> None:
+        gevent.sleep(max(0.0, self._zero - time.monotonic()))
         while True:
             due = time.monotonic() + self.PERIOD
             gevent.sleep(self.PERIOD)

@@ -47,7 +47,7 @@ class Generator:
         self.api = APIS[config.api](config)
         self._rows: list[str] = []
         self._crowd = Group()
-        self._pulse = Pulse()
+        self._pulse = Pulse(zero)
         self._worker = worker
         self.loop: OpenLoop | ClosedLoop
         if schedule is None:
@@ -74,14 +74,14 @@ class Generator:
         finally:
             self.loop.finished(arrival)
 
-    def flush(self) -> None:
-        """Report all records so far."""
+    def _flush(self, *, last: bool) -> None:
+        """Report all new records; the last report tells how late the timers were, too."""
         rows, self._rows = self._rows, []
         message = {
             "rows": rows,
             "done": self.loop.done.is_set(),
             "worker": self._worker,
-            "loop": lateness(self._pulse.late),
+            "loop": lateness(self._pulse.late) if last else None,
         }
         self.runner.send_message(REPORT, message)
 
@@ -89,7 +89,7 @@ class Generator:
         """After Locust has ended its users."""
         self._crowd.kill()
         gevent.killall(self._greenlets)
-        self.flush()
+        self._flush(last=True)
 
     def _now(self) -> float:
         return round(time.monotonic() - self.zero, 6)
@@ -164,5 +164,5 @@ class Generator:
 
     def _report(self) -> None:
         while not self.loop.done.wait(REPORT_PERIOD):
-            self.flush()
-        self.flush()
+            self._flush(last=False)
+        self._flush(last=True)

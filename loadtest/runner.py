@@ -67,7 +67,16 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     users = POOL * workers if config.open_loop else config.concurrency
     command = [
-        *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--skip-log-setup"),
+        *(
+            sys.executable,
+            "-m",
+            "locust",
+            "-f",
+            str(LOCUSTFILE),
+            "--headless",
+            "--only-summary",
+            "--skip-log-setup",
+        ),
         *("--users", str(users), "--spawn-rate", str(users), "--exit-code-on-error", "0"),
         *(("--processes", str(workers)) if workers > 1 else ()),
         *("--folder", str(folder), *config.arguments()),
