@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,7 +17,7 @@ from .eval_rows import ALL
 
 COLOURS = {CHAIN: "#7a7f85", "eager": "#c9720c", "optimal": "#1f6fb2"}
 PAPER = "#7b4a91"
-DASHES = ("-", "--", ":", "-.")
+DASHES = ("-", "--", ":", "-.", (0, (4, 1, 1, 1, 1, 1)))
 MEASURES = {"tau": "accept length τ", "speedup": "speed-up over plain decoding"}
 Point = tuple[float, float]
 
@@ -31,7 +32,9 @@ def figure(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Figure:
     ours, papers = drawn.subfigures(2, 1, height_ratios=(1.06, 1))
     ours.suptitle(title(run), size=10, weight="bold")
     papers.suptitle(
-        "for comparison of shapes, not heights — the JetSpec paper's own numbers", size=10, color=PAPER
+        "for comparison of shapes, not heights — the JetSpec paper's own numbers (arXiv 2606.18394)",
+        size=10,
+        color=PAPER,
     )
     papers.set_facecolor("#f6f2f8")
     upper, lower = ours.subplots(1, panels), papers.subplots(1, panels)
@@ -53,12 +56,14 @@ def load_figure(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Fi
     drawn.suptitle(title(run), size=9, weight="bold")
     concurrencies = sorted({row["concurrency"] for row in rows})
     methods = list(dict.fromkeys(row["method"] for row in rows))
+    blues = colormaps["Blues"]
     for axes, key, name in zip(
         drawn.subplots(1, 2), ("tok_s", "speedup"), ("tokens a second", MEASURES["speedup"]), strict=True
     ):
         for number, method in enumerate(methods):
             points = {row["concurrency"]: row[key] for row in rows if row["method"] == method}
-            colour = {"plain": "black", "adaptive": "#c0392b"}.get(method, f"C{number % 10}")
+            budget = blues(0.35 + 0.6 * number / len(methods))
+            colour = {"plain": "black", "adaptive": "#c0392b"}.get(method, budget)
             wide = 2.2 if method == "adaptive" else 1.2
             axes.plot(
                 concurrencies,
@@ -101,7 +106,8 @@ def by_budget(rows: Sequence[Mapping[str, Any]], key: str) -> dict[tuple[str, ..
     lines: dict[tuple[str, ...], list[Point]] = {}
     for row in rows:
         if row["alpha"] is None and row["scoring"] != "entropy" and row[key] is not None:
-            name = (row["drafter"], row["expansion"], row["scoring"], row["acceptance"] or "")
+            scoring = "" if row["scoring"] in ("none", "accum_logp") else row["scoring"]
+            name = (row["drafter"], row["expansion"], scoring, row["acceptance"] or "")
             lines.setdefault(name, []).append((row["budget"], row[key]))
     return {name: sorted(points) for name, points in lines.items()}
 
@@ -120,6 +126,8 @@ def by_alpha(rows: Sequence[Mapping[str, Any]], key: str) -> dict[tuple[str, ...
 def _by_budget(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str) -> None:
     lines = by_budget(rows, key)
     _draw(axes, lines)
+    if lines:
+        axes.legend(fontsize=7)
     _budgets(axes, sorted({budget for points in lines.values() for budget, _ in points}), key)
 
 
@@ -127,6 +135,8 @@ def _by_alpha(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, places: M
     lines = by_alpha(rows, key)
     _draw(axes, {name: [(places[a], value) for a, value in points] for name, points in lines.items()})
     _alphas(axes, places, key)
+    if key == "speedup" and lines:  # the same lines are in the panel to the left
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _draw(axes: Axes, lines: Mapping[tuple[str, ...], list[Point]]) -> None:
@@ -142,10 +152,8 @@ def _draw(axes: Axes, lines: Mapping[tuple[str, ...], list[Point]]) -> None:
             ls=dashes,
             marker="o",
             ms=4,
-            label=" ".join(part for part in shown if part not in ("", "none", "accum_logp")),
+            label=" ".join(filter(None, shown)),
         )
-    if lines:
-        axes.legend(fontsize=7)
 
 
 def _papers_budget(axes: Axes, temperature: float, key: str) -> None:
@@ -154,18 +162,13 @@ def _papers_budget(axes: Axes, temperature: float, key: str) -> None:
         _only_text(axes, f"the paper has no numbers at temperature {temperature:g}")
         return
     column = ("speedup", "tau").index(key)
-    for number, benchmark in enumerate(paper.BENCHMARKS):
-        cells = paper.JETSPEC[int(temperature)]
+    cells = paper.JETSPEC[int(temperature)]
+    for number in range(len(paper.BENCHMARKS)):
         values = [cells[budget][number][column] for budget in means]
         axes.plot(list(means), values, color=PAPER, alpha=0.25, lw=1)
-        axes.annotate(
-            benchmark,
-            (max(means), values[-1]),
-            size=6,
-            color=PAPER,
-            xytext=(3, -2),
-            textcoords="offset points",
-        )
+    ends = [cells[max(means)][number][column] for number in range(len(paper.BENCHMARKS))]
+    for benchmark, height in zip(paper.BENCHMARKS, apart(ends, 0.03 * max(ends)), strict=True):
+        axes.text(max(means) * 1.04, height, benchmark, size=6, color=PAPER, va="center")
     average = [values[column] for values in means.values()]
     axes.plot(list(means), average, color=PAPER, marker="o", ms=4, label="JetSpec, mean of 7")
     axes.legend(fontsize=7)
@@ -176,7 +179,7 @@ def _papers_budget(axes: Axes, temperature: float, key: str) -> None:
 
 def _papers_alpha(axes: Axes, key: str, places: Mapping[float, int]) -> None:
     values = paper.SPEEDUP_OF_ALPHA if key == "speedup" else paper.TAU_OF_ALPHA
-    axes.plot([places[a] for a in values], list(values.values()), color=PAPER, marker="o", ms=4)
+    axes.plot([places[a] for a in values], list(values.values()), color=PAPER, marker="o", ms=4, ls="")
     for a, value in values.items():
         axes.annotate(
             f"{value:g}", (places[a], value), size=7, xytext=(0, 6), textcoords="offset points", ha="center"
@@ -200,6 +203,15 @@ def _papers_alpha(axes: Axes, key: str, places: Mapping[float, int]) -> None:
     axes.set_title(f"{paper.MODEL}, 255 nodes\nappendix C (GPU not stated in our source)", size=7)
     _alphas(axes, places, key)
     axes.set_ylim(0, max(values.values()) * 1.15)
+
+
+def apart(heights: Sequence[float], least: float) -> list[float]:
+    """Heights for labels at `heights`, in the same order, moved up where they would be closer than `least`."""
+    moved = list(heights)
+    above = -inf
+    for number in sorted(range(len(heights)), key=heights.__getitem__):
+        above = moved[number] = max(heights[number], above + least)
+    return moved
 
 
 def _budgets(axes: Axes, budgets: Sequence[float], key: str) -> None:

@@ -8,8 +8,6 @@ compared, heights can't.
 from statistics import mean
 
 MODEL = "Qwen3-8B, block 16, eager, width 7, batch 1"
-MAIN = f"JetSpec paper, main table: {MODEL}, H100, mean of 7 benchmarks"
-ABLATION = f"JetSpec paper, appendix C: {MODEL}, budget 255 (GPU not stated in our excerpt)"
 
 BENCHMARKS = ("GSM8K", "MATH-500", "AIME25", "HumanEval", "MBPP", "LCB", "MT-Bench")
 
