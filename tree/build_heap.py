@@ -129,9 +129,7 @@ def _roots(anchors, slots):
 @numba.njit(cache=True)
 def _pack(key, depth, parent, rank):
     """A candidate as a number, smallest for the best; numbers of equal candidates don't exist."""
-    bits = np.int64(
-        np.float32(np.float32(0) - key).view(np.int32)
-    )  # 0 - 0 is 0, where -0 would have other bits
+    bits = np.int64(np.float32(-key).view(np.int32))  # a key is a sum that begins with 0, so it is never -0
     if bits < 0:  # floats are sign and magnitude, integers two's complement
         bits ^= 0x7FFFFFFF
     return (((bits << SLOT_BITS | depth) << SLOT_BITS | parent) << RANK_BITS) | rank

@@ -13,7 +13,7 @@ from jetspec_sglang.tree import EXPANSIONS, DraftProposal, ancestor_mask, build_
 from jetspec_sglang.tree.build_heap import build_heap
 from jetspec_sglang.tree.build_reference import build_eager_reference, build_reference, shared_rows
 from jetspec_sglang.tree.build_tensor import build_tensor
-from jetspec_sglang.tree.score import score_rows
+from jetspec_sglang.tree.score import ScoredRows, score_rows
 
 BUILDERS = [build_heap, build_tensor]
 REFERENCES = {"optimal": build_reference, "eager": build_eager_reference}
@@ -45,6 +45,24 @@ def test_builders_equal_the_reference_ties_included(expansion, build, case, budg
     assert_same(tree, collate(expected, budget))
     if expansion == "optimal" and scoring == "accum_logp":
         assert (tree.logprob.diff(dim=1)[tree.logprob[:, 1:] > NEG_INF] <= 0).all()
+
+
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+@settings(max_examples=60, deadline=None)
+@given(case=proposals(), budget=st.integers(1, 24), with_bonus=st.booleans())
+def test_edges_need_not_be_log_probabilities(expansion, case, budget, with_bonus):
+    """As a third party's policy may have it: here rank alone decides."""
+    proposal, anchors = case
+    edges = -torch.arange(proposal.width).expand_as(proposal.logprobs).float()
+    edges = torch.where(proposal.logprobs.isfinite(), edges, NEG_INF)
+    bonus = proposal.entropy if with_bonus else None
+    rows = ScoredRows(proposal.token_ids, proposal.logprobs, edges, bonus)
+    build = REFERENCES[expansion]
+    expected = [build(shared_rows(rows, b), anchor, budget) for b, anchor in enumerate(anchors.tolist())]
+    for build in BUILDERS:
+        tree = build(rows, anchors, budget, sizes=None, eager=expansion == "eager")
+        tree.validate()
+        assert_same(tree, collate(expected, budget))
 
 
 @pytest.mark.parametrize("expansion", EXPANSIONS)

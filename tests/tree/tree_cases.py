@@ -13,7 +13,7 @@ TIED = st.sampled_from([0.0, -0.0, -0.25, -0.5, -0.75, -1.0, NEG_INF])
 ROUNDED = st.floats(min_value=-8, max_value=0, width=32)
 # Less than half a step of fp32 near 1: what a sum gives depends on the order in which it is added up.
 GRAINY = st.sampled_from([-1.0, -1.0 - 2.0**-23, -0.9 * 2.0**-24, -(2.0**-25), -0.5])
-TIED_ENTROPY = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("nan")])
+TIED_ENTROPY = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("nan"), float("inf")])
 ENTROPY = st.floats(min_value=0, max_value=12, width=32)
 GRAINY_ENTROPY = st.sampled_from([1.0, 1.0 - 2.0**-24, 2.0, 0.0])
 
