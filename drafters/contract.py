@@ -69,11 +69,20 @@ class ServedDrafter(Protocol):
     def append_context(self, taps: Tensor, slots: Tensor, positions: Tensor) -> None:
         """Take in committed tokens: target features [T, K*H], slots [T] and absolute positions [T], int64."""
 
-    def propose(self, anchors: Tensor, slots: Tensor, batch: Any, *, entropy: bool = False) -> DraftProposal:
+    def propose(
+        self,
+        anchors: Tensor,
+        slots: Tensor,
+        batch: Any,
+        *,
+        entropy: bool = False,
+        candidates: int | None = None,
+    ) -> DraftProposal:
         """Draft after ``anchors`` [B] int64, with ``slots`` [B, L] int64 as scratch.
 
         L is ``block_length``, or, for a causal block, any length from 2 up to it: a proposal of L - 1 depths is
-        wanted. ``entropy``: the proposal must carry the rows' entropy.
+        wanted. ``entropy``: the proposal must carry the rows' entropy. ``candidates``: how many of them a row
+        must have, as far as the vocabulary goes; the factory's ``width`` if None.
         """
 
 

@@ -49,7 +49,13 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "bench": Group(
         "Micro-benchmarks of the parts of a round.",
-        {"tree": Command("jetspec_sglang.bench:tree", "Time the tree builders and their references.")},
+        {
+            "tree": Command("jetspec_sglang.bench:tree", "Time the tree builders and their references."),
+            "acceptance": Command(
+                "jetspec_sglang.bench_acceptance:acceptance",
+                "Accept length and cost of the acceptance rules for sampled requests.",
+            ),
+        },
     ),
     "loadtest": Group(
         "Load tests at request rates: one run, a sweep over servers, its report, its audit.",

@@ -37,9 +37,10 @@ JETSPEC_FLAGS = {
     "drafter": "--jetspec-drafter",
     "scoring": "--jetspec-scoring",
     "expansion": "--jetspec-expansion",
+    "acceptance": "--jetspec-acceptance",
     "budget_policy": "--jetspec-budget",
 }
-NAMED = ("drafter", "scoring", "expansion", "budget_policy")
+NAMED = ("drafter", "scoring", "expansion", "acceptance", "budget_policy")
 SETTINGS = (*NAMED, "budget", "depth", "width")
 BUDGET_POLICIES = ("fixed", "adaptive")
 
@@ -58,6 +59,7 @@ class JetSpecConfig:
     drafter: str
     scoring: str
     expansion: str
+    acceptance: str
     budget_policy: str
     budget: int
     depth: int
@@ -91,6 +93,7 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
     chosen.setdefault("drafter", "causal_parallel")
     chosen.setdefault("scoring", "accum_logp")
     chosen.setdefault("expansion", "optimal")
+    chosen.setdefault("acceptance", "match")
     chosen.setdefault("budget_policy", "fixed")
     chosen.setdefault("budget", DEFAULT_BUDGET)
     chosen.setdefault("depth", block_length - 1)
@@ -207,7 +210,7 @@ def _check_name(name: str, value: Any, origin: str) -> None:
 
 
 def known_names(name: str) -> list[str]:
-    """What ``drafter``, ``expansion`` or ``budget_policy`` can be."""
+    """What ``drafter``, ``expansion``, ``acceptance`` or ``budget_policy`` can be."""
     if name == "drafter":
         from .drafters.registry import DRAFTERS
 
@@ -216,4 +219,8 @@ def known_names(name: str) -> list[str]:
         from .tree import EXPANSIONS
 
         return list(EXPANSIONS)
+    if name == "acceptance":
+        from .tree import ACCEPTANCES
+
+        return list(ACCEPTANCES)
     return list(BUDGET_POLICIES)

@@ -63,7 +63,7 @@ def _limits(worker: JetSpecWorker) -> tuple[int, int, int, int]:
 
 
 def _sample(worker: JetSpecWorker, shape: RoundShape) -> Sample:
-    settings = [replace(worker.settings, budget=shape.nodes)] * shape.batch
+    settings = [replace(worker.settings, budget=shape.nodes, acceptance="match")] * shape.batch
     for _ in range(1 + REPEATS):  # the first warms up
         with torch.inference_mode():
             worker.round(_batch(worker, shape), settings, lambda seq_lens: None)

@@ -1,18 +1,59 @@
-"""The trees of one round, each as its request wants it."""
+"""The trees of one round, each as its request wants it: its size, its shape, its tokens drawn or not."""
+
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from .tree import DraftProposal, TokenTree, build_tree
+from .tree import DraftProposal, RandomDice, TokenTree, build_tree, drafting_law, draw_tree
 from .tree_settings import TreeSettings
+
+CANDIDATES = 64  # of a row that tokens are drawn from; the probability behind them is not drafted
+
+
+def candidates(settings: list[TreeSettings]) -> int | None:
+    """How many candidates a row of the round's proposal needs; None for the drafter's own number."""
+    if not any(drawn(own) for own in settings):
+        return None
+    return max(CANDIDATES, *(own.width for own in settings))
+
+
+def drawn(settings: TreeSettings) -> bool:
+    """Whether the tokens of a request's trees are drawn from the rows, not the most probable of them."""
+    return settings.acceptance != "match"
 
 
 def build_trees(
-    proposal: DraftProposal, anchors: torch.Tensor, settings: list[TreeSettings], budget: int
+    proposal: DraftProposal, anchors: torch.Tensor, settings: list[TreeSettings], budget: int, info: Any
 ) -> TokenTree:
     """Trees in `budget` slots for `anchors` [B] int64; request b uses at most `settings[b].budget` of them.
 
-    Requests that want the same kind of tree, which is nearly always all of them, are built in one call.
+    Requests that want the same kind of tree, which is nearly always all of them, are built in one call. info:
+    SGLang's SamplingBatchInfo, by which tokens are drawn. A `SampledTree` if any request has drawn tokens.
     """
+    if not any(drawn(own) for own in settings):
+        return _build_by_kind(proposal, anchors, settings, budget)
+    law = drafting_law(
+        proposal,
+        info.temperatures[:, 0],
+        top_ks=info.top_ks if info.need_top_k_sampling else None,
+        top_ps=info.top_ps if info.need_top_p_sampling else None,
+        min_ps=info.min_ps if info.need_min_p_sampling else None,
+    )
+    mask = torch.tensor([drawn(own) for own in settings], device=anchors.device)
+    rows = DraftProposal(
+        proposal.token_ids,
+        torch.where(mask[:, None, None], law.logprobs, proposal.logprobs),
+        proposal.entropy,
+    )
+    shape = _build_by_kind(rows, anchors, settings, budget)
+    tree = draw_tree(shape, law, RandomDice())
+    return replace(tree, tokens=torch.where(mask[:, None], tree.tokens, shape.tokens))
+
+
+def _build_by_kind(
+    proposal: DraftProposal, anchors: torch.Tensor, settings: list[TreeSettings], budget: int
+) -> TokenTree:
     kinds: dict[tuple, list[int]] = {}
     for row, own in enumerate(settings):
         kinds.setdefault((own.depth, own.width, own.expansion, own.scoring), []).append(row)

@@ -5,6 +5,7 @@ SGLang's own sampler functions, so temperature, top-k, top-p and min-p mean exac
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch
@@ -74,17 +75,21 @@ def apply_logit_rules(logits: torch.Tensor, info) -> None:
         logits.add_(info.logit_bias[:, None])
 
 
+def path_dependent(params: Any) -> bool:
+    """Whether a request's next distribution depends on tokens drafted this round; params: its SamplingParams."""
+    return (
+        params.frequency_penalty != 0
+        or params.presence_penalty != 0
+        or params.repetition_penalty != 1
+        or params.min_new_tokens > 0
+    )
+
+
 def path_free_rows(reqs, device: torch.device) -> torch.Tensor | None:
-    """[B] bool: requests whose next distribution depends on tokens drafted this round (penalties, minimum
-    length); None if there are none. They commit one token a round, which keeps them exact.
+    """[B] bool: the `path_dependent` requests; None if there are none. They commit one token a round, which keeps
+    them exact.
     """
-    rows = [
-        p.frequency_penalty != 0
-        or p.presence_penalty != 0
-        or p.repetition_penalty != 1
-        or p.min_new_tokens > 0
-        for p in (req.sampling_params for req in reqs)
-    ]
+    rows = [path_dependent(req.sampling_params) for req in reqs]
     return torch.tensor(rows, device=device) if any(rows) else None
 
 

@@ -2,10 +2,11 @@
 
 A request asks in SGLang's own field, `sampling_params.custom_params`, under the key `jetspec`:
 
-    {"jetspec": {"budget": 16, "width": 4, "expansion": "eager", "scoring": "hybrid:alpha=0.5", "trace": true}}
+    {"jetspec": {"budget": 16, "width": 4, "expansion": "eager", "scoring": "entropy", "acceptance": "traversal"}}
 
-The text does not depend on any of it, only the number of rounds does. So one server compares every tree at the
-same time, and a client that prefers others' speed to its own can ask for less.
+The text does not depend on any of it (nor its law, where tokens are sampled), only the number of rounds does. So
+one server compares every tree at the same time, and a client that prefers others' speed to its own can ask for
+less.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .tree import scoring_policy
 
 KEY = "jetspec"
 SIZES = ("budget", "depth", "width")  # a request may have less than the server, not more
-NAMES = ("expansion",)
+NAMES = ("expansion", "acceptance")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class TreeSettings:
     width: int
     expansion: str
     scoring: str
+    acceptance: str
     trace: bool = False
 
     @classmethod

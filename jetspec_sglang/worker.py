@@ -15,6 +15,7 @@ from jetspec_sglang.drafters.registry import DRAFTERS
 from jetspec_sglang.tree import Acceptance, TokenTree, scoring_policy
 from jetspec_sglang.tree.budget import Plan, RoundShape
 
+from .acceptance import accept_each, in_effect
 from .ceiling import ceiling
 from .config import resolve_config
 from .deferred_context import DeferredContext
@@ -24,8 +25,8 @@ from .kv import commit_moves, move_committed, reserved_slots
 from .metrics import RoundMetrics
 from .round_budget import FixedBudget, LoadBudget, Note, RoundBudget
 from .round_stats import RoundStats
-from .round_trees import build_trees
-from .sampling import TargetChoice, accept, apply_logit_rules, path_free_rows
+from .round_trees import build_trees, candidates
+from .sampling import apply_logit_rules, path_free_rows
 from .stage_clock import stage_clock
 from .trace import Trace
 from .tree_settings import TreeSettings, publish
@@ -115,7 +116,10 @@ class JetSpecWorker(BaseSpecWorker):
             return self._prefill(batch, publish)
         if batch.forward_mode.is_idle():
             return self._idle(publish)
-        settings = [self.settings.of_request(req.sampling_params.custom_params) for req in batch.reqs]
+        settings = [
+            in_effect(self.settings.of_request(params.custom_params), params)
+            for params in (req.sampling_params for req in batch.reqs)
+        ]
         with torch.inference_mode():
             result = self.round(batch, settings, publish)
         self._learn()
@@ -179,7 +183,7 @@ class JetSpecWorker(BaseSpecWorker):
             verified, verify_batch = self._verify(verify_input, slots, batch)
         with stage("accept"):
             logits_output = verified.logits_output
-            accepted = self._accept(tree, verify_input, logits_output, batch)
+            accepted = self._accept(tree, settings, verify_input, logits_output, batch)
             new_seq_lens = committed + accepted.lengths
             publish(new_seq_lens)
         with stage("commit"):
@@ -213,9 +217,12 @@ class JetSpecWorker(BaseSpecWorker):
             self.context.flush()
             length = plan.depth + 1 if self.drafter.spec.causal else self.drafter.block_length
             entropy = any(scoring_policy(own.scoring).needs_entropy for own in settings)
-            proposal = self.drafter.propose(anchors, slots[:, :length], batch, entropy=entropy)
+            proposal = self.drafter.propose(
+                anchors, slots[:, :length], batch, entropy=entropy, candidates=candidates(settings)
+            )
         with self.clock.stage("build"):
-            return build_trees(proposal, anchors, settings, max(own.budget for own in settings))
+            budget = max(own.budget for own in settings)
+            return build_trees(proposal, anchors, settings, budget, batch.sampling_info)
 
     def _verify(self, verify_input: TreeVerifyInput, slots: torch.Tensor, batch):
         """The target's forward over all nodes → (its result, its forward batch)."""
@@ -234,11 +241,27 @@ class JetSpecWorker(BaseSpecWorker):
         )
         return result, forward_batch
 
-    def _accept(self, tree: TokenTree, verify_input: TreeVerifyInput, logits_output, batch) -> Acceptance:
+    def _accept(
+        self,
+        tree: TokenTree,
+        settings: list[TreeSettings],
+        verify_input: TreeVerifyInput,
+        logits_output,
+        batch,
+    ) -> Acceptance:
         logits = logits_output.next_token_logits.view(tree.batch_size, tree.budget, -1)
         apply_logit_rules(logits, batch.sampling_info)
-        choice = TargetChoice(logits, verify_input.positions.view(tree.tokens.shape), batch.sampling_info)
-        return accept(tree, choice, self.max_depth, path_free_rows(batch.reqs, logits.device))
+        # Nothing was drawn for a root alone.
+        rules = ["match" if tree.budget == 1 else own.acceptance for own in settings]
+        return accept_each(
+            tree,
+            logits,
+            verify_input.positions.view(tree.tokens.shape),
+            batch.sampling_info,
+            self.max_depth,
+            path_free_rows(batch.reqs, logits.device),
+            rules,
+        )
 
     def _commit(
         self,

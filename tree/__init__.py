@@ -9,7 +9,7 @@ from .accept import (
     sample,
     walk,
 )
-from .accept_sampled import accept_rejection, accept_traversal, post_order
+from .accept_sampled import ACCEPTANCES, accept_rejection, accept_traversal, post_order
 from .build import EXPANSIONS, Expander, build_tree, build_tree_by_path
 from .dice import Dice, RandomDice
 from .layout import ancestor_mask, full_mask, positions, retrieve_links
@@ -19,6 +19,7 @@ from .score import DEFAULT_SCORING, SCORING, Scores, ScoringPolicy, scoring_poli
 from .token_tree import NONE, TokenTree
 
 __all__ = [
+    "ACCEPTANCES",
     "DEFAULT_SCORING",
     "EXPANSIONS",
     "NONE",

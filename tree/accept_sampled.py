@@ -15,6 +15,9 @@ from .missing_law import MissingLaw, at_start, try_children
 from .sampled import SampledTree
 from .token_tree import NONE, TokenTree
 
+ACCEPTANCES = ("match", "rejection", "traversal")
+"""Names of the rules for requests that sample: `accept.accept_match`, and the two of this module."""
+
 
 def accept_rejection(tree: TokenTree, probs: Tensor, max_depth: int, dice: Dice) -> Acceptance:
     """Accept by recursive rejection without replacement.

@@ -104,7 +104,13 @@ class CausalParallelDrafter:
 
     @torch.inference_mode()
     def propose(
-        self, anchors: torch.Tensor, slots: torch.Tensor, batch, *, entropy: bool = False
+        self,
+        anchors: torch.Tensor,
+        slots: torch.Tensor,
+        batch,
+        *,
+        entropy: bool = False,
+        candidates: int | None = None,
     ) -> DraftProposal:
         """Candidates for the first L - 1 depths below `anchors` [B] int64.
 
@@ -131,11 +137,11 @@ class CausalParallelDrafter:
         hidden = self.runner.forward(forward_batch).logits_output.hidden_states
         rows = hidden.view(len(anchors), length, -1)[:, 1:].flatten(0, 1)
         logits = self.lm_head.quant_method.apply(self.lm_head, rows)[:, : self.head.vocab_size]
-        shape = (len(anchors), length - 1)
+        shape, kept = (len(anchors), length - 1), min(candidates or self.width, self.head.vocab_size)
         if entropy:
-            logprobs, tokens, row_entropy = top_k_entropy(logits, self.width)
+            logprobs, tokens, row_entropy = top_k_entropy(logits, kept)
             row_entropy = row_entropy.view(shape)
         else:
-            logprobs, tokens = top_k_logprobs(logits, self.width)
+            logprobs, tokens = top_k_logprobs(logits, kept)
             row_entropy = None
         return DraftProposal(tokens.view(*shape, -1), logprobs.view(*shape, -1), row_entropy)

@@ -42,6 +42,7 @@ def test_defaults():
         drafter="causal_parallel",
         scoring="accum_logp",
         expansion="optimal",
+        acceptance="match",
         budget_policy="fixed",
         budget=16,
         depth=15,
@@ -117,7 +118,7 @@ def test_largest_budget_is_allowed():
     [
         (
             '{"budget": 4, "budgte": 5}',
-            "unknown key budgte; use only drafter, scoring, expansion, budget_policy, budget, depth, width",
+            "unknown key budgte; use only drafter, scoring, expansion, acceptance, budget_policy, budget, depth, width",
         ),
         ('{"a": 1, "b": 2}', "unknown keys a, b"),
         ('{"budget": 4,\n "width" 5}', "line 2, column 10"),
@@ -160,4 +161,4 @@ def test_head_section_that_is_no_object(tmp_path):
 
 def test_config_built_by_hand_is_checked_too():
     with pytest.raises(ConfigError, match="give 1 to 3"):
-        JetSpecConfig("causal_parallel", "accum_logp", "optimal", "fixed", 8, 4, 2, block_length=4)
+        JetSpecConfig("causal_parallel", "accum_logp", "optimal", "match", "fixed", 8, 4, 2, block_length=4)

@@ -7,7 +7,9 @@ from jetspec_sglang.round_trees import build_trees
 from jetspec_sglang.tree import DraftProposal, build_tree
 from jetspec_sglang.tree_settings import TreeSettings
 
-SERVER = TreeSettings(budget=16, depth=5, width=8, expansion="optimal", scoring="accum_logp")
+SERVER = TreeSettings(
+    budget=16, depth=5, width=8, expansion="optimal", scoring="accum_logp", acceptance="match"
+)
 
 
 def test_a_request_without_wishes_has_what_the_server_has():
@@ -33,6 +35,7 @@ def test_a_request_changes_what_it_names():
         ({"depth": True}, "from 1 to 5"),
         ({"budget": "8"}, "whole number"),
         ({"expansion": "greedy"}, "optimal, eager"),
+        ({"acceptance": "typical"}, "match, rejection, traversal"),
         ({"scoring": "luck"}, "accum_logp"),
         ({"scoring": 3}, "accum_logp"),
         ({"trace": 1}, "true or false"),
@@ -62,7 +65,7 @@ def test_different_trees_side_by_side_are_those_of_single_requests():
         {"depth": 2, "budget": 9},
     ]
     settings = [SERVER.of_request({"jetspec": asked}) for asked in wishes]
-    together = build_trees(proposal, anchors, settings, SERVER.budget)
+    together = build_trees(proposal, anchors, settings, SERVER.budget, info=None)
     together.validate()
     for row, own in enumerate(settings):
         one = torch.tensor([row])

@@ -1,0 +1,54 @@
+"""The target's law at tree nodes, all of it: what rejection and traversal need in place of one drawn token.
+
+It comes from SGLang's own sampler function, so that temperature, top-k, top-p and min-p mean exactly what they
+mean without JETSPEC.
+"""
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch
+
+HEAD = 256  # sorting a vocabulary takes longer on a CPU than the target's forward
+
+
+def target_law(logits: torch.Tensor, info: Any) -> torch.Tensor:
+    """[B, N, V] fp32 probabilities, not normalised, of sampled requests' next token after each node.
+
+    logits: [B, N, V] fp32, logit rules applied; info: SGLang's SamplingBatchInfo of these requests.
+    """
+    probs = (logits / info.temperatures[:, :, None]).softmax(-1)
+    if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
+        return probs
+    per_request = logits.shape[1]
+    return _filtered(probs.flatten(0, 1), info, per_request).view(logits.shape)
+
+
+def _filtered(probs: torch.Tensor, info: Any, per_request: int) -> torch.Tensor:
+    """[R, V]: what top-k, top-p and min-p leave of each row; request r has the rows r*per_request…"""
+    top_ks, top_ps, min_ps = (
+        parameter.repeat_interleave(per_request) for parameter in (info.top_ks, info.top_ps, info.min_ps)
+    )
+    columns = _columns(probs, top_ps, info)
+    weights, tokens = probs.topk(columns) if columns < probs.shape[1] else probs.sort(descending=True)
+    _, kept, order, _ = top_k_top_p_min_p_sampling_from_probs_torch(
+        weights,
+        top_ks,
+        top_ps,
+        min_ps,
+        info.need_min_p_sampling,
+        None,
+        torch.zeros_like(top_ks),
+        return_filtered_probs=True,
+    )
+    return torch.zeros_like(probs).scatter_(1, tokens.gather(1, order.to(torch.int64)), kept)
+
+
+def _columns(probs: torch.Tensor, top_ps: torch.Tensor, info: Any) -> int:
+    """How many of the most probable tokens are enough: those behind them are cut off in every row."""
+    vocab = probs.shape[1]
+    columns = vocab if info.max_top_k is None else min(info.max_top_k, vocab)
+    # The host may look at values here only where that costs nothing.
+    if columns > HEAD and probs.device.type == "cpu" and (probs.topk(HEAD)[0].sum(1) > top_ps + 1e-6).all():
+        return HEAD
+    return columns
