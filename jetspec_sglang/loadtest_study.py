@@ -33,11 +33,19 @@ BUILTIN = {"builtin:target": builtin_target, "builtin:head": builtin_head}
 class SGLang:
     """Starts SGLang servers for a sweep."""
 
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
     def make(self, flags: Sequence[str]) -> Server:
-        return Server([str(BUILTIN[word]()) if word in BUILTIN else word for word in flags])
+        return Server([self._folder(word) if word in BUILTIN else word for word in flags])
 
     def stop(self, servers: Sequence[Server]) -> None:
         stop_all(servers)
+
+    def _folder(self, name: str) -> str:
+        folder = str(BUILTIN[name]())
+        self.names[folder] = name
+        return folder
 
 
 class Lines:

@@ -11,11 +11,12 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from .records import RUN
 from .report_summary import FORMAT, STUDY, cell_folder
 from .runner import Progress, RunError, run
 from .sweep_config import SweepConfig
@@ -69,7 +70,7 @@ def sweep(
             fleet.start(name for name in config.servers if any(cell.server == name for cell in todo))
             for cell in todo:
                 watch.cell(cell, cells.index(cell) + 1, len(cells))
-                _measure(cell, config, fleet, study, watch)
+                _measure(cell, config, fleet, study, launcher, watch)
         finally:
             fleet.stop()
 
@@ -133,7 +134,9 @@ def _maker(config: SweepConfig, name: str, launcher: Launcher) -> Callable[[], S
     return (lambda: launcher.make(config.flags(name))) if url is None else (lambda: RunningServer(url))
 
 
-def _measure(cell: Cell, config: SweepConfig, fleet: Fleet, study: _Study, watch: Watch) -> None:
+def _measure(
+    cell: Cell, config: SweepConfig, fleet: Fleet, study: _Study, launcher: Launcher, watch: Watch
+) -> None:
     """Measure until it is done on a server that lived through it, by a generator that was in time."""
     crashes = 0
     for turn in range(1, TRIES + INVALID_TRIES):
@@ -153,6 +156,7 @@ def _measure(cell: Cell, config: SweepConfig, fleet: Fleet, study: _Study, watch
         elif done is None:
             raise SweepError(f"{cell.name} can't be measured: {failure}")
         elif done.valid or turn - crashes == INVALID_TRIES:
+            _rename_folders(half / RUN, launcher.names)
             final = cell_folder(study.folder, cell.name)
             final.parent.mkdir(parents=True, exist_ok=True)
             half.rename(final)
@@ -160,6 +164,14 @@ def _measure(cell: Cell, config: SweepConfig, fleet: Fleet, study: _Study, watch
         else:
             _tell(study, watch, cell, f"not valid, repeated: {' '.join(done.reasons)}")
         shutil.rmtree(half, ignore_errors=True)
+
+
+def _rename_folders(file: Path, names: Mapping[str, str]) -> None:
+    """What a server says of itself names folders of this machine, which nobody else can use."""
+    text = file.read_text(encoding="utf-8")
+    for folder, name in names.items():
+        text = text.replace(folder, name)
+    file.write_text(text, encoding="utf-8")
 
 
 def _tell(study: _Study, watch: Watch, cell: Cell, what: str) -> None:

@@ -38,7 +38,9 @@ class Server(Protocol):
 
 
 class Launcher(Protocol):
-    """How servers are started and stopped."""
+    """How servers are started and stopped. `names` gives folders of this machine the name they have in flags."""
+
+    names: Mapping[str, str]
 
     def make(self, flags: Sequence[str]) -> Server:
         """A server to be launched with these flags."""

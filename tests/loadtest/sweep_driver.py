@@ -45,6 +45,8 @@ class FakeServer:
 
 
 class Fakes:
+    names = {"fake": "builtin:fake"}  # noqa: RUF012
+
     def __init__(self, pids: Path) -> None:
         self.pids = pids
 
