@@ -64,12 +64,26 @@ def top_k_as_draws(tree):
     return replaced(tree, tokens=tokens, pick=pick)
 
 
+def pruned_by_what_was_drawn(tree):
+    """The last drawn slot is given up if its token is an unlikely one."""
+    step = tree.draft[torch.arange(tree.batch_size), tree.depth[:, -1] - 1, tree.pick[:, -1]]
+    gone = (step < 0.3)[:, None] & (torch.arange(tree.budget) == tree.budget - 1)
+    return replaced(
+        tree,
+        tokens=tree.tokens.where(~gone, -1),
+        parent=tree.parent.where(~gone, -1),
+        depth=tree.depth.where(~gone, 0),
+    )
+
+
 def hotter_than_drawn(tree):
     """q is reported at another temperature than it was drawn at."""
     return replaced(tree, draft=(tree.draft.log() / 2).softmax(-1))
 
 
-@pytest.mark.parametrize("change", [sorted_by_probability, top_k_as_draws, hotter_than_drawn])
+@pytest.mark.parametrize(
+    "change", [sorted_by_probability, top_k_as_draws, pruned_by_what_was_drawn, hotter_than_drawn]
+)
 def test_trees_that_are_not_what_they_say(rule, change, target):
     assert distance(fast_law_of(rule, change, target), target) > WRONG
 
