@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .builtin.head import builtin_head
-from .builtin.target import builtin_target
+from .builtin.head import BuiltinHeadError, builtin_head
+from .builtin.target import BuiltinTargetError, builtin_target
 from .compare import CompareError, ending_cleanly, terminal
 from .loadtest.arrivals import ScheduleError
 from .loadtest.report_files import report_folder
@@ -109,7 +109,7 @@ def sweep(
                 run_sweep(config, out, SGLang(), describe(), lines)
             finally:
                 lines.end()
-        except (SweepError, ScheduleError, WorkloadError) as error:
+        except (SweepError, ScheduleError, WorkloadError, BuiltinHeadError, BuiltinTargetError) as error:
             raise CompareError(str(error)) from error
     console.print(
         f"All cells are measured. Next: jetspec loadtest report {out}", highlight=False, soft_wrap=True

@@ -13,8 +13,9 @@ from string import Template
 from typing import Any
 
 from .report_caveats import caveats
-from .report_figures import Figure, Section, Series, sections
+from .report_figures import sections
 from .report_plotly import plotly
+from .report_shapes import Figure, Section, Series
 from .report_tables import Row, cell_table, point_table
 
 TEMPLATE = Path(__file__).with_name("report_page.html")

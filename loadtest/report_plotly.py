@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .report_figures import CEILING, Figure, Series
+from .report_shapes import CEILING, Figure, Series
 
 FONT = {"family": "system-ui, sans-serif", "size": 12, "color": "#222"}
 GRID = {"gridcolor": "#e4e4e4", "linecolor": "#888", "zeroline": False, "automargin": True}

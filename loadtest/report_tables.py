@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from .report_figures import styles
+from .report_shapes import styles
 from .report_summary import NUMBERS
 
 Row = Sequence[str]

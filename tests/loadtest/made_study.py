@@ -100,7 +100,6 @@ def write_cell(place: Path, cell: Cell, plan: SweepConfig) -> None:
         slow = pace * (1 + 0.15 * cell.load.value) if cell.load.kind == "concurrency" else pace
         requests.append(answer(dice, cell, number, due, begin, slow, speculates, run.warmup_s))
         free = requests[-1].end_s
-    rounds = sum(r.rounds or 0 for r in requests)
     write_requests(place, requests)
     write_run(
         place,
@@ -119,8 +118,8 @@ def write_cell(place: Path, cell: Cell, plan: SweepConfig) -> None:
             reasons=[],
             machine={"cpu": "made up", "cores": 2},
             versions={"locust": "2.47.0", "python": "3.11"},
-            server_before={"internal_states": [{}]},
-            server_after={"internal_states": [state(cell, rounds, pace) if speculates else {}]},
+            server_before={"internal_states": [state(cell, [], pace) if speculates else {}]},
+            server_after={"internal_states": [state(cell, requests, pace) if speculates else {}]},
         ),
     )
 
@@ -171,11 +170,16 @@ def answer(
     )
 
 
-def state(cell: Cell, rounds: int, pace: float) -> dict:
-    """What a JETSPEC server says of itself in /server_info."""
+def state(cell: Cell, requests: list[Request], pace: float) -> dict:
+    """What a JETSPEC server says of itself in /server_info after these requests."""
+    rounds = sum(request.rounds for request in requests)
+    histogram = [sum(counts) for counts in zip(*(request.histogram for request in requests), strict=True)]
     shares = {"draft": 0.15, "build": 0.01, "verify": 0.78, "accept": 0.02, "commit": 0.04}
     told: dict = {
         "rounds": rounds,
+        "request_rounds": rounds,
+        "verified_nodes": sum(request.nodes for request in requests),
+        "accepted_drafts_histogram": {str(k): count for k, count in enumerate(histogram)},
         "stage_seconds": {name: share * rounds * pace * 2 for name, share in shares.items()},
         "ceiling": {"depth": DEPTH},
     }

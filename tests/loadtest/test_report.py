@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from jetspec_sglang.loadtest.records import read_run, write_run
 from jetspec_sglang.loadtest.report import write_report
 from jetspec_sglang.loadtest.report_caveats import caveats
-from jetspec_sglang.loadtest.report_figures import crossover, log_ticks, sections, widths
+from jetspec_sglang.loadtest.report_figures import sections
+from jetspec_sglang.loadtest.report_load_figures import crossover
+from jetspec_sglang.loadtest.report_round_figures import widths
+from jetspec_sglang.loadtest.report_shapes import log_ticks
 from jetspec_sglang.loadtest.report_summary import StudyError, cell_folder, significant, summarise_study
 from jetspec_sglang.loadtest.report_tables import point_table
 
@@ -70,13 +73,16 @@ def test_states_before_a_cell_are_taken_off(tmp_path):
     run = read_run(place)
     # As much again had happened on the server before this cell.
     run.server_before = json.loads(json.dumps(run.server_after))
-    told = run.server_after["internal_states"][0]["jetspec"]
-    told["rounds"] *= 2
-    told["stage_seconds"] = {name: 2 * seconds for name, seconds in told["stage_seconds"].items()}
-    for by_nodes in told["adaptive"]["rounds_by_batch_and_nodes"].values():
-        by_nodes.update({nodes: 2 * rounds for nodes, rounds in by_nodes.items()})
+    run.server_after["internal_states"][0] = doubled(run.server_after["internal_states"][0])
     write_run(place, run)
-    assert summarise_study(folder)["rounds"]["adaptive"] == before
+    assert summarise_study(folder)["rounds"]["adaptive"] == before | {"ceiling": 2 * made_study.DEPTH}
+
+
+def doubled(value: object) -> object:
+    """All numbers within twice as large."""
+    if isinstance(value, dict):
+        return {key: doubled(inner) for key, inner in value.items()}
+    return 2 * value
 
 
 def test_invalid_cell_is_named_and_left_out(tmp_path):
