@@ -71,12 +71,18 @@ class TreeSettings:
             if value not in known_names(name):
                 return f"{name} is {value!r}; give one of {', '.join(known_names(name))}."
         elif name == "scoring":
-            try:
-                scoring_policy(value if isinstance(value, str) else "")
-            except ValueError as error:
-                return f"{error}."
+            return self._problem_with_scoring(value)
         elif not isinstance(value, bool):
             return f"{name} is {value!r}; give true or false."
+        return None
+
+    def _problem_with_scoring(self, value: Any) -> str | None:
+        if str(value).partition(":")[0] == READS_A_FILE and value != self.scoring:
+            return f"scoring {READS_A_FILE} reads a file of the server; start the server with it instead."
+        try:
+            scoring_policy(value if isinstance(value, str) else "")
+        except ValueError as error:
+            return f"{error}."
         return None
 
 

@@ -38,6 +38,7 @@ def test_a_request_changes_what_it_names():
         ({"acceptance": "typical"}, "match, rejection, traversal"),
         ({"scoring": "luck"}, "accum_logp"),
         ({"scoring": 3}, "accum_logp"),
+        ({"scoring": "rank_histogram:profile=/etc/passwd"}, "reads a file of the server"),
         ({"trace": 1}, "true or false"),
         ({"nodes": 4}, "unknown key nodes"),
         ("16", "give an object"),

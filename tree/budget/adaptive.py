@@ -91,7 +91,7 @@ class AdaptiveBudget:
         self.probes += probe
 
     def learn_tree(self, logprob: np.ndarray, depth: np.ndarray, drafted: int) -> None:
-        """What trees drafted `drafted` deep promise: [B, N], before any cut. Widths that want more depth learn nothing."""
+        """What trees drafted `drafted` deep promise: [B, N], before any cut. Widths that want more depth learn naught."""
         gain = self._gain_of(logprob, depth)
         for i, n in enumerate(self.widths):
             if n <= gain.shape[1] and self.depth_of(n) <= drafted:
