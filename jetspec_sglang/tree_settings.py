@@ -20,6 +20,7 @@ from .tree import scoring_policy
 KEY = "jetspec"
 SIZES = ("budget", "depth", "width")  # a request may have less than the server, not more
 NAMES = ("expansion", "acceptance")
+READS_A_FILE = "rank_histogram"
 
 
 @dataclass(frozen=True)
