@@ -15,7 +15,7 @@ def caveats(summary: dict[str, Any]) -> list[str]:
         for name, cell in summary["cells"].items()
         if not cell["valid"]
     ]
-    found += [f"{event['server']}: {event['what']}" for event in summary["events"]]
+    found += [f"Cell {event['cell']}: {event['what']}" for event in summary["events"]]
     failed = {labels[point["server"]] for point in summary["points"] if point["failed"]}
     if failed:
         found.append(

@@ -95,8 +95,9 @@ def _section(section: Section) -> str:
     figures = "\n".join(map(_figure, section.figures))
     lines = [figure for figure in section.figures if figure.kind == "line"]  # bars are named by their title
     return (
+        f'<section id="{section.title.split()[0].lower()}">'
         f"<header><h2>{escape(section.title)}</h2>\n<p>{escape(section.text)}</p>\n{_list(section.points)}"
-        f'{_legend(lines)}</header>\n<div class="grid">\n{figures}\n</div>'
+        f'{_legend(lines)}</header>\n<div class="grid">\n{figures}\n</div></section>'
     )
 
 

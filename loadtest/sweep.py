@@ -175,7 +175,7 @@ def _rename_folders(file: Path, names: Mapping[str, str]) -> None:
 
 
 def _tell(study: _Study, watch: Watch, cell: Cell, what: str) -> None:
-    study.note(cell, f"{cell.name}: {what}")
+    study.note(cell, what)
     watch.event(f"{cell.name}: {what}")
 
 
