@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from .compare import CompareError
-from .tree import EXPANSIONS, scoring_policy
-from .tree_settings import KEY
+from .tree import ACCEPTANCES, EXPANSIONS, scoring_policy
+from .tree_settings import KEY, READS_A_FILE
 
 CHAIN = "chain"
-ACCEPTANCES = ("match", "rejection", "traversal")
 HYBRID_ALPHA = 1.0  # of `hybrid` without one
 
 
@@ -142,7 +141,7 @@ def parse_scorings(texts: Iterable[str]) -> list[str]:
     before: `"entropy,top2gap:beta=2,gap=1"` → `["entropy", "top2gap:beta=2,gap=1"]`.
 
     Raises:
-        CompareError: a text that no policy understands.
+        CompareError: a text that no policy understands, or two that read a file.
     """
     found: list[str] = []
     for part in (part for text in texts for part in text.split(",")):
@@ -156,7 +155,14 @@ def parse_scorings(texts: Iterable[str]) -> list[str]:
             scoring_policy(text)
         except ValueError as error:
             raise CompareError(f"--scoring: {error}.") from None
+    if len({text for text in found if reads_a_file(text)}) > 1:
+        raise CompareError(f"--scoring: a server reads one {READS_A_FILE} file; give each a run of its own.")
     return list(dict.fromkeys(found))
+
+
+def reads_a_file(scoring: str) -> bool:
+    """Then a server must be started with it: requests can't ask for it by themselves."""
+    return scoring.partition(":")[0] == READS_A_FILE
 
 
 def parse_drafters(text: str, known: Iterable[str]) -> list[tuple[str, str, Path | None]]:

@@ -19,7 +19,7 @@ from .builtin.prompts import Prompt
 from .client import jetspec_state
 from .compare import Answer, Chat, alternating, ask, common_flags, jetspec_flags, start_all
 from .config import DEFAULT_WIDTH
-from .eval_grid import PLAIN, Configuration
+from .eval_grid import PLAIN, Configuration, reads_a_file
 from .eval_rows import Measurement
 from .round_stats import STAGES
 from .serving import Server, stopping
@@ -175,11 +175,14 @@ class Block:
 
 
 def head_flags(head: Head, configurations: Sequence[Configuration], eager_width: int) -> list[str]:
-    """Flags of a server that can serve all of `configurations`: the largest budget, and no less width."""
+    """Flags of a server that can serve all of `configurations`: the largest budget, no less width, their file."""
     budget = max(configuration.budget for configuration in configurations)
     widest = min(eager_width, budget - 1) if any(c.expansion == "eager" for c in configurations) else 0
     width = widest if widest > DEFAULT_WIDTH else None
-    return [*jetspec_flags(head.folder, budget, width), "--jetspec-drafter", head.drafter]
+    flags = [*jetspec_flags(head.folder, budget, width), "--jetspec-drafter", head.drafter]
+    for scoring in dict.fromkeys(c.scoring for c in configurations if reads_a_file(c.scoring)):
+        flags += ["--jetspec-scoring", scoring]
+    return flags
 
 
 def run(

@@ -34,7 +34,11 @@ from .tree.draw_text import LEGEND, text_tree
 from .tree_settings import KEY
 
 # Where an option of ours goes when this command starts the server.
-SERVER_FLAGS = {"depth": "--speculative-num-steps", "width": "--speculative-eagle-topk"}
+SERVER_FLAGS = {
+    "depth": "--speculative-num-steps",
+    "width": "--speculative-eagle-topk",
+    "scoring": "--jetspec-scoring",  # one that reads a file can't come with a request alone
+}
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,10 @@ def tree(
         str | None, typer.Option(help="Policy like hybrid:alpha=0.5 (default: the server's).")
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0,
+    acceptance: Annotated[
+        str | None,
+        typer.Option(help="match, rejection or traversal, at a temperature (default: the server's)."),
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length limit of the answer.")] = 64,
     round_number: Annotated[
         int | None, typer.Option("--round", min=1, help="Which round to draw (default: most accepted nodes).")
@@ -114,7 +122,10 @@ def tree(
         drawable(heatmap)
         if url and (target or head):
             raise CompareError("--url uses a server as it runs; leave --target and --head out.")
-        given = {"budget": budget, "depth": depth, "width": width, "expansion": expansion, "scoring": scoring}
+        given = {
+            **{"budget": budget, "depth": depth, "width": width},
+            **{"expansion": expansion, "scoring": scoring, "acceptance": acceptance},
+        }
         settings = {name: value for name, value in given.items() if value is not None}
         if not url:
             url = stack.enter_context(_server(console, (target, head), dtype.value, settings)).url

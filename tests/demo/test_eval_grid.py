@@ -122,6 +122,19 @@ def test_what_a_request_asks_for():
     assert asked(8, "optimal", "accum_logp", "rejection")["acceptance"] == "rejection"
 
 
+def test_a_policy_that_reads_a_file_is_the_servers(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        file.write_text('{"depth_rank_accept": [[0.5, 0.1]]}')
+    texts = [f"rank_histogram:profile={file}" for file in files]
+    configurations = grid("d", 8, [4, 16], ["optimal"], parse_scorings([f"entropy,{texts[0]},threshold=0.1"]))
+    flags = head_flags(Head("d", "causal_parallel", Path("/h"), 8), configurations, 7)
+    assert flags[-2:] == ["--jetspec-scoring", f"{texts[0]},threshold=0.1"]
+    assert flags.count("--jetspec-scoring") == 1
+    with pytest.raises(CompareError, match="one rank_histogram file"):
+        parse_scorings(texts)
+
+
 def test_drafts_of_a_round():
     drafts = {c.name: c.drafts(8) for c in grid("d", 8, [1, 4, 64], ["optimal"], ["accum_logp"])}
     assert drafts == {"optimal 1": 0, "optimal 4": 3, "optimal 64": 7}
