@@ -18,6 +18,7 @@ from jetspec_sglang.loadtest.report_summary import cell_folder
 
 PLAN = made_study.config(("plain", "adaptive"), (2,), (2,), repetitions=1, seconds=4)
 CELL = "adaptive/rate-2/1"
+RESULTS = Path(audit_module.__file__).parent / "results"
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +206,8 @@ def test_usage_and_status(good, capsys):
     assert audit_module.main([str(good)]) == 0
     assert audit_module.main([str(good / "nowhere")]) == 1
     assert "mismatches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("study", sorted(RESULTS.glob("*/study.json")), ids=lambda file: file.parent.name)
+def test_published_studies_pass(study):
+    assert audit(study.parent) == []

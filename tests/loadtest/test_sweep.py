@@ -27,6 +27,10 @@ CONFIG = {
 }
 
 
+# Long enough for a signal, sent after the first answer, to fall into the run.
+LONG = CONFIG["run"] | {"duration_s": 5}
+
+
 class Sweep:
     """The driver as a process; `lines` are read as they come."""
 
@@ -113,7 +117,7 @@ def test_servers_of_one_cell_get_the_same_arrivals(sweep):
 
 
 def test_killed_server_is_started_again_and_its_cell_repeated(sweep):
-    one = sweep()
+    one = sweep(run=LONG)
     one.until("answered")
     first = one.servers()[0]
     os.kill(first, signal.SIGKILL)
@@ -137,7 +141,7 @@ def test_server_that_always_ends_stops_the_sweep_with_a_reason(sweep):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_sweep_goes_on_and_gives_the_same_table(sweep, how):
-    one = sweep()
+    one = sweep(run=LONG)
     one.until("cell fast/rate-4/1")
     one.until("answered")
     one.process.send_signal(how)
@@ -146,7 +150,7 @@ def test_killed_sweep_goes_on_and_gives_the_same_table(sweep, how):
         assert not any(map(alive, one.servers()))
     finished = cell_folder(one.out, "plain/rate-4/1") / "requests.jsonl"
     before = finished.read_bytes()
-    two = sweep().finish()
+    two = sweep(run=LONG).finish()
     assert two.measured() == cell_names(two)[1:]
     assert finished.read_bytes() == before
     assert not any(map(alive, two.servers()))
