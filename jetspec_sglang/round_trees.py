@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .tree import DraftProposal, RandomDice, TokenTree, build_tree, drafting_law, draw_tree
+from .tree import DraftProposal, RandomDice, TokenTree, build_tree, drafting_law, draw_tree, drawable
 from .tree_settings import TreeSettings
 
 CANDIDATES = 64  # of a row that tokens are drawn from; the probability behind them is not drafted
@@ -41,11 +41,8 @@ def build_trees(
         min_ps=info.min_ps if info.need_min_p_sampling else None,
     )
     mask = torch.tensor([drawn(own) for own in settings], device=anchors.device)
-    rows = DraftProposal(
-        proposal.token_ids,
-        torch.where(mask[:, None, None], law.logprobs, proposal.logprobs),
-        proposal.entropy,
-    )
+    logprobs = torch.where(mask[:, None, None], drawable(proposal, law).logprobs, proposal.logprobs)
+    rows = replace(proposal, logprobs=logprobs)
     shape = _build_by_kind(rows, anchors, settings, budget)
     tree = draw_tree(shape, law, RandomDice())
     return replace(tree, tokens=torch.where(mask[:, None], tree.tokens, shape.tokens))

@@ -9,19 +9,27 @@ from typing import Any
 import torch
 from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch
 
+from .tree import TargetLaw
+
 HEAD = 256  # sorting a vocabulary takes longer on a CPU than the target's forward
 
 
-def target_law(logits: torch.Tensor, info: Any) -> torch.Tensor:
-    """[B, N, V] fp32 probabilities, not normalised, of sampled requests' next token after each node.
+def target_law(logits: torch.Tensor, info: Any) -> TargetLaw:
+    """The law after each node, as `tree.missing_law` asks for it: fp32, what top-k and so on cut off not made up for.
 
-    logits: [B, N, V] fp32, logit rules applied; info: SGLang's SamplingBatchInfo of these requests.
+    logits: [B, N, V] fp32, logit rules applied; info: SGLang's SamplingBatchInfo of these requests, which sample.
     """
-    probs = (logits / info.temperatures[:, :, None]).softmax(-1)
-    if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
-        return probs
-    per_request = logits.shape[1]
-    return _filtered(probs.flatten(0, 1), info, per_request).view(logits.shape)
+
+    def rows(nodes: torch.Tensor | None) -> torch.Tensor:
+        asked = logits
+        if nodes is not None:
+            asked = logits[torch.arange(len(nodes), device=nodes.device)[:, None], nodes]
+        probs = (asked / info.temperatures[:, :, None]).softmax(-1)
+        if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
+            return probs
+        return _filtered(probs.flatten(0, 1), info, asked.shape[1]).view(asked.shape)
+
+    return rows
 
 
 def _filtered(probs: torch.Tensor, info: Any, per_request: int) -> torch.Tensor:

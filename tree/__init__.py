@@ -9,12 +9,13 @@ from .accept import (
     sample,
     walk,
 )
-from .accept_sampled import ACCEPTANCES, accept_rejection, accept_traversal, post_order
+from .accept_sampled import ACCEPTANCES, accept_rejection, accept_traversal, given, post_order
 from .build import EXPANSIONS, Expander, build_tree, build_tree_by_path
 from .dice import Dice, RandomDice
 from .layout import ancestor_mask, full_mask, positions, retrieve_links
+from .missing_law import TargetLaw
 from .proposal import DraftProposal
-from .sampled import SampledTree, drafting_law, draw_tree
+from .sampled import SampledTree, drafting_law, draw_tree, drawable
 from .score import DEFAULT_SCORING, SCORING, Scores, ScoringPolicy, scoring_policy
 from .token_tree import NONE, TokenTree
 
@@ -33,6 +34,7 @@ __all__ = [
     "SampledTree",
     "Scores",
     "ScoringPolicy",
+    "TargetLaw",
     "TokenTree",
     "accept_greedy",
     "accept_match",
@@ -43,8 +45,10 @@ __all__ = [
     "build_tree_by_path",
     "drafting_law",
     "draw_tree",
+    "drawable",
     "follow",
     "full_mask",
+    "given",
     "positions",
     "post_order",
     "retrieve_links",

@@ -11,7 +11,7 @@ from torch import Tensor
 from .accept import Acceptance, path_through
 from .dice import Dice
 from .layout import ancestor_mask
-from .missing_law import MissingLaw, at_start, try_children
+from .missing_law import MissingLaw, TargetLaw, at_start, total, try_children
 from .sampled import SampledTree
 from .token_tree import NONE, TokenTree
 
@@ -19,31 +19,42 @@ ACCEPTANCES = ("match", "rejection", "traversal")
 """Names of the rules for requests that sample: `accept.accept_match`, and the two of this module."""
 
 
-def accept_rejection(tree: TokenTree, probs: Tensor, max_depth: int, dice: Dice) -> Acceptance:
+def accept_rejection(tree: TokenTree, target: TargetLaw, max_depth: int, dice: Dice) -> Acceptance:
     """Accept by recursive rejection without replacement.
 
-    probs: `[B, N, V]`, the target's law at each node, with temperature, top-k, top-p and so on already applied;
-    rows need not sum to exactly 1. At most `max_depth` drafts are accepted. Raises ValueError unless the tree
-    is a `SampledTree`.
+    target: the law at the nodes asked for, with temperature, top-k, top-p and so on already applied
+    (`missing_law.TargetLaw`; `given` makes one of a tensor). At most `max_depth` drafts are accepted. Raises
+    ValueError unless the tree is a `SampledTree`.
     """
     tree = _sampled(tree, "rejection")
-    law = at_start(tree, probs, max_depth)
+    law = at_start(tree, target, max_depth)
     try_children(law, tree, limit=False)
-    return _throw(tree, law, probs, law.reach, max_depth, dice)
+    return _throw(tree, law, target, law.reach, max_depth, dice)
 
 
-def accept_traversal(tree: TokenTree, probs: Tensor, max_depth: int, dice: Dice) -> Acceptance:
+def accept_traversal(tree: TokenTree, target: TargetLaw, max_depth: int, dice: Dice) -> Acceptance:
     """Accept by traversal verification; arguments and errors as for `accept_rejection`."""
     tree = _sampled(tree, "traversal")
-    law = at_start(tree, probs, max_depth)
+    law = at_start(tree, target, max_depth)
     try_children(law, tree, limit=True)
     law.allowance[:, 0] = 1.0  # already so, but for rounding
     # Where the first success in post-order is: everything before it has failed.
     order = post_order(tree)
-    succeeds = law.allowance.gather(1, order)
+    succeeds = law.allowance.gather(1, order).where(law.drafted.gather(1, order) | (order == 0), 0.0)
     none_before = torch.cat([torch.ones_like(succeeds[:, :1]), (1 - succeeds).cumprod(1)[:, :-1]], 1)
     ends = torch.zeros_like(succeeds).scatter_(1, order, succeeds * none_before)
-    return _throw(tree, law, probs, ends, max_depth, dice)
+    return _throw(tree, law, target, ends, max_depth, dice)
+
+
+def given(probs: Tensor) -> TargetLaw:
+    """A law that is there already: `probs [B, N, V]` at every node."""
+
+    def rows(nodes: Tensor | None) -> Tensor:
+        if nodes is None:
+            return probs
+        return probs[torch.arange(len(nodes), device=nodes.device)[:, None], nodes]
+
+    return rows
 
 
 def post_order(tree: TokenTree) -> Tensor:
@@ -58,21 +69,26 @@ def post_order(tree: TokenTree) -> Tensor:
     return torch.empty_like(place).scatter_(1, place, slots)
 
 
-def bonus_weights(law: MissingLaw, probs: Tensor, node: Tensor) -> Tensor:
-    """`[B, V]` fp64, the law, not normalised, of the token that follows `node [B]`: what is missing there."""
+def bonus_weights(law: MissingLaw, target: Tensor, node: Tensor) -> Tensor:
+    """`[B, V]` fp64, the law, not normalised, of the token that follows `node [B]`: what is missing there.
+
+    target: `[B, V]` fp64 of sum 1, the target's own law there.
+    """
     at = (torch.arange(len(node), device=node.device), node)
-    target = probs[at].to(torch.float64)
-    weights = (target * law.factor[at][:, None]).scatter_(1, law.candidates[at], law.on[at])
+    weights = target * law.factor[at][:, None]
+    on = torch.where(law.known[at][:, None], law.on[at], weights.gather(1, law.candidates[at]))
+    weights.scatter_(1, law.candidates[at], on)
     # Nothing is missing where rejection is impossible; only rounding can lead there.
     return weights.where(weights.sum(-1, keepdim=True) > 0, target)
 
 
 def _throw(
-    tree: SampledTree, law: MissingLaw, probs: Tensor, ends: Tensor, max_depth: int, dice: Dice
+    tree: SampledTree, law: MissingLaw, target: TargetLaw, ends: Tensor, max_depth: int, dice: Dice
 ) -> Acceptance:
     """Settle the round, given the law `ends [B, N]` of the path's last node."""
     end = dice.draw(ends)
-    bonus = dice.draw(bonus_weights(law, probs, end))
+    row = target(end[:, None])[:, 0]
+    bonus = dice.draw(bonus_weights(law, row.to(torch.float64) / total(row)[:, None], end))
     on_path = ancestor_mask(tree)[torch.arange(len(end), device=end.device), end]
     path, lengths = path_through(tree, on_path, max_depth), on_path.sum(1)
     after = torch.nn.functional.pad(path[:, 1:], (0, 1), value=NONE)

@@ -9,6 +9,7 @@ state after all of its children were rejected, and the chance of each child befo
 children and siblings come in draw order, hence one loop over the slots.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
@@ -17,22 +18,28 @@ from torch import Tensor
 
 from .sampled import SampledTree
 
+TargetLaw = Callable[[Tensor | None], Tensor]
+"""The target's law `[B, K, V]` at the given nodes `[B, K]`; at all N nodes, in order, for None. Rows need not sum to
+exactly 1."""
+
 
 @dataclass(eq=False)
 class MissingLaw:
     """All fp64 but for indices; `try_children` changes it in place.
 
     drafted:    `[B, N]` bool, slots that hold a child that may be accepted.
+    known:      `[B, N]` bool, nodes whose `on` and `off` are filled in: all that have children.
     candidates: `[B, N, K]` int64, of each node's row, which its children are drawn from.
     q:          `[B, N, K]`, law of the next draw on them, not normalised.
     on:         `[B, N, K]`, a p on them.
     off:        `[B, N]`, a p summed over all other tokens.
-    factor:     `[B, N]`, what the target's own probabilities are multiplied with there to give a p.
+    factor:     `[B, N]`, what the target's own probabilities, of sum 1, are multiplied with there to give a p.
     allowance:  `[B, N]`, a.
     reach:      `[B, N]`, probability that a walk from the root, descending at the first success, ends here.
     """
 
     drafted: Tensor
+    known: Tensor
     candidates: Tensor
     q: Tensor
     on: Tensor
@@ -42,25 +49,48 @@ class MissingLaw:
     reach: Tensor
 
 
-def at_start(tree: SampledTree, probs: Tensor, max_depth: int) -> MissingLaw:
-    """Before any child was tried. probs: `[B, N, V]`, the target's law at each node, of any positive sum."""
-    batch = torch.arange(tree.batch_size, device=probs.device)[:, None]
+def at_start(tree: SampledTree, target: TargetLaw, max_depth: int) -> MissingLaw:
+    """Before any child was tried. Of the target only the rows of nodes with children are asked for, on the CPU."""
+    batch = torch.arange(tree.batch_size, device=tree.parent.device)[:, None]
     row = tree.depth.clamp(max=tree.draft.shape[1] - 1)  # the deepest nodes have no children: any row will do
+    drafted = (tree.parent >= 0) & (tree.depth <= max_depth)
     candidates = tree.candidates[batch, row]
-    factor = 1 / probs.sum(-1, dtype=torch.float64)
-    on = probs.gather(-1, candidates) * factor[..., None]
-    root = torch.zeros_like(factor)
-    root[:, 0] = 1.0
-    return MissingLaw(
-        drafted=(tree.parent >= 0) & (tree.depth <= max_depth),
+    inner, known = _inner_nodes(tree, drafted)
+    at = slice(None) if inner is None else (batch, inner)
+    law = MissingLaw(
+        drafted=drafted,
+        known=known,
         candidates=candidates,
         q=tree.draft[batch, row],
-        on=on,
-        off=(1 - on.sum(-1)).clamp(min=0),
-        factor=factor,
-        allowance=torch.ones_like(factor),
-        reach=root,
+        on=torch.zeros(candidates.shape, dtype=torch.float64, device=drafted.device),
+        off=torch.zeros(drafted.shape, dtype=torch.float64, device=drafted.device),
+        factor=torch.ones(drafted.shape, dtype=torch.float64, device=drafted.device),
+        allowance=torch.ones(drafted.shape, dtype=torch.float64, device=drafted.device),
+        reach=torch.zeros(drafted.shape, dtype=torch.float64, device=drafted.device),
     )
+    probs = target(inner)
+    law.on[at] = probs.gather(-1, candidates[at]).to(torch.float64) / total(probs)[..., None]
+    law.off[at] = (1 - law.on[at].sum(-1)).clamp(min=0)
+    law.reach[:, 0] = 1.0
+    return law
+
+
+def total(probs: Tensor) -> Tensor:
+    """Sum of each row in fp64. Summed as it is: fp32 adds up a row of softmax to about its own precision."""
+    return probs.sum(-1).to(torch.float64)
+
+
+def _inner_nodes(tree: SampledTree, drafted: Tensor) -> tuple[Tensor | None, Tensor]:
+    """(nodes with children `[B, K]`, some of them twice, or None for all; `[B, N]` bool, which these are)."""
+    everything = torch.ones_like(drafted)
+    if drafted.device.type != "cpu":  # how many there are is for the device to know
+        return None, everything
+    children = torch.zeros(drafted.shape, dtype=torch.int64)
+    known = children.scatter_add_(1, tree.parent.clamp(min=0), drafted.long()) > 0
+    known[:, 0] = True  # it also fills up the rows
+    most = int(known.sum(1).max())
+    slots = torch.where(known, torch.arange(tree.budget), tree.budget).sort(1).values[:, :most]
+    return slots.where(slots < tree.budget, 0), known
 
 
 def try_children(law: MissingLaw, tree: SampledTree, limit: bool) -> None:

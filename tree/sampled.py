@@ -3,11 +3,13 @@
 The shape comes first, the tokens second:
 
     law = drafting_law(proposal, temperatures)
-    tree = draw_tree(build_tree(law, anchors, budget), law, dice)
+    tree = draw_tree(build_tree(drawable(proposal, law), anchors, budget), law, dice)
 
 Where the deterministic tree has a parent's candidate of rank r, the sampled one has that parent's draw number
 r. This is legal because the deterministic tree is a function of the rows alone: no draw was looked at to decide
-which slots exist. Given the shape, then, a parent's children *are* draws from its row without replacement,
+which slots exist. Any such shape is. The one over the drafter's own probabilities, not over those at the
+request's temperature, was measured to accept most: a temperature below 1 makes it a near-chain, whose draws then
+miss too often. Given the shape, then, a parent's children *are* draws from its row without replacement,
 independent of all other parents' (rows are shared by all parents of a depth, draws are not), and this is all
 that the verifiers' exactness rests on. Cutting, widening or sorting a tree by what was drawn would break it. A
 prefix of the slots is a sampled tree again, since it is chosen by slot number.
@@ -92,11 +94,18 @@ def drafting_law(
     return DraftProposal(proposal.token_ids, law.float(), proposal.entropy)
 
 
+def drawable(proposal: DraftProposal, law: DraftProposal) -> DraftProposal:
+    """The proposal without the candidates that `law`, made from it, leaves out: what to build the shape over, so
+    that no parent has more children than there are candidates to draw."""
+    logprobs = torch.where(law.logprobs.isfinite(), proposal.logprobs, float("-inf"))
+    return DraftProposal(proposal.token_ids, logprobs, proposal.entropy)
+
+
 def draw_tree(shape: TokenTree, law: DraftProposal, dice: Dice) -> SampledTree:
     """Put drawn tokens into the slots of `shape`, the deterministic trees of the same rows.
 
-    shape: from `build_tree(law, ...)`, of any width, depth, scoring and expansion. q is the softmax of
-    `law.logprobs` over each row's candidates. Nothing waits for the device.
+    shape: from `build_tree(drawable(proposal, law), ...)`, of any width, depth, scoring and expansion. q is the
+    softmax of `law.logprobs` over each row's candidates. Nothing waits for the device.
     """
     draft = law.logprobs.to(torch.float64).softmax(-1)
     batch = torch.arange(law.batch_size, device=draft.device)[:, None]

@@ -13,6 +13,7 @@ from jetspec_sglang.tree import (
     accept_sampled,
     accept_traversal,
     draw_tree,
+    given,
     missing_law,
 )
 from jetspec_sglang.tree.accept_reference import rejection_reference, traversal_reference
@@ -73,7 +74,7 @@ def fast_law(rule, parents, law, target, max_depth=None):
         shape = shape_of(parents, rows)
         tree = draw_tree(shape, law.rows(torch.zeros(rows, dtype=torch.int64)), dice)
         limit = int(shape.depth.max()) if max_depth is None else max_depth
-        return committed_tokens(FAST[rule](tree, target_rows(tree, target), limit, dice))
+        return committed_tokens(FAST[rule](tree, given(target_rows(tree, target)), limit, dice))
 
     return law_of(run)
 

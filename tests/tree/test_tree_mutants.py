@@ -6,7 +6,7 @@ from enumerating_dice import law_of
 from law_cases import Target, committed_tokens, target_rows, total_variation
 from sampled_cases import FAST, VOCAB, as_law, draft_rows, fast_law, reference_law, shape_of
 
-from jetspec_sglang.tree import accept_reference, accept_sampled, draw_tree
+from jetspec_sglang.tree import accept_reference, accept_sampled, draw_tree, given
 
 WRONG = 1e-3
 PARENTS = [0, 0, 0, 1, 1, 2]
@@ -30,7 +30,7 @@ def fast_law_of(rule, change, target):
     def run(dice, rows):
         tree = draw_tree(shape_of(PARENTS, rows), LAW.rows(torch.zeros(rows, dtype=torch.int64)), dice)
         tree = change(tree)
-        return committed_tokens(FAST[rule](tree, target_rows(tree, target), 2, dice))
+        return committed_tokens(FAST[rule](tree, given(target_rows(tree, target)), 2, dice))
 
     return law_of(run)
 
@@ -111,10 +111,7 @@ def test_references_that_forget_a_step(rule, mutate, target, monkeypatch):
 
 
 def test_bonus_from_the_target_instead_of_what_is_missing(rule, target, monkeypatch):
-    def from_p(law, probs, node):
-        return probs[torch.arange(len(node)), node]
-
-    monkeypatch.setattr(accept_sampled, "bonus_weights", from_p)
+    monkeypatch.setattr(accept_sampled, "bonus_weights", lambda law, target, node: target)
     assert distance(fast_law(rule, PARENTS, LAW, target), target) > WRONG
 
 
@@ -122,9 +119,9 @@ def test_bonus_from_the_draft_tokens_only(rule, target, monkeypatch):
     """The factor that stands for all tokens that the drafter never draws is left out."""
     right = accept_sampled.bonus_weights
 
-    def on_candidates(law, probs, node):
+    def on_candidates(law, target, node):
         law.factor = torch.zeros_like(law.factor)
-        return right(law, probs, node)
+        return right(law, target, node)
 
     monkeypatch.setattr(accept_sampled, "bonus_weights", on_candidates)
     cut_off = as_law(draft_rows(2), kept=3)

@@ -33,7 +33,11 @@ from jetspec_sglang.tree import (
     build_tree,
     drafting_law,
     draw_tree,
+    drawable,
     post_order,
+)
+from jetspec_sglang.tree import (
+    given as at_every_node,
 )
 from jetspec_sglang.tree.missing_law import at_start, try_children, try_children_tensor
 from jetspec_sglang.tree.sampled_reference import draw_tokens_reference
@@ -47,7 +51,7 @@ def dice(seed=0):
 
 def drawn(proposal, anchors, budget, temperature=1.0, seed=0, **shaping):
     law = drafting_law(proposal, torch.full((proposal.batch_size,), temperature))
-    return draw_tree(build_tree(law, anchors, budget, **shaping), law, dice(seed))
+    return draw_tree(build_tree(drawable(proposal, law), anchors, budget, **shaping), law, dice(seed))
 
 
 @st.composite
@@ -71,7 +75,7 @@ def test_a_valid_tree_of_the_deterministic_shape(case, budget, temperature, seed
     tree = drawn(proposal, anchors, budget, temperature, seed)
     tree.validate()
     law = drafting_law(proposal, torch.full((len(anchors),), temperature))
-    shape = build_tree(law, anchors, budget)
+    shape = build_tree(drawable(proposal, law), anchors, budget)
     for name in ("parent", "depth", "size", "logprob"):
         assert torch.equal(getattr(tree, name), getattr(shape, name)), name
     assert torch.equal(tree.tokens[:, 0], anchors)
@@ -122,7 +126,7 @@ def test_prefixes_and_rows_stay_sampled_trees(case, budget, temperature, seed):
     cut.validate()
     probs = torch.full((*cut.tokens.shape, 50), 1 / 50)
     for accept in FAST.values():
-        accept(cut, probs, 4, dice())
+        accept(cut, at_every_node(probs), 4, dice())
 
 
 @pytest.mark.parametrize(("weights", "width"), [([0.5, 0.3, 0.2], 3), ([0.6, 0.39, 0.01, 0.0], 2)])
@@ -148,7 +152,7 @@ def test_a_generator_makes_a_round_repeatable():
     def round_of(seed):
         thrown = dice(seed)
         tree = draw_tree(shape_of(SHAPES["unbalanced"], 50), law, thrown)
-        return accept_traversal(tree, target_rows(tree, target), 3, thrown)
+        return accept_traversal(tree, at_every_node(target_rows(tree, target)), 3, thrown)
 
     assert_same(round_of(1), round_of(1))
     assert not torch.equal(round_of(1).tokens, round_of(2).tokens)
@@ -220,7 +224,7 @@ def test_each_request_of_a_ragged_batch_as_by_the_reference(rule, shapes, seed, 
     found = [{} for _ in shapes]
     for end in range(budget):
         settling = Settling(torch.full((len(shapes),), end))
-        FAST[rule](tree, probs, 5, settling)
+        FAST[rule](tree, at_every_node(probs), 5, settling)
         chances, bonus = settling.seen
         for b, of_request in enumerate(found):
             row = bonus[b] / bonus[b].sum()
@@ -238,7 +242,7 @@ def test_each_request_of_a_ragged_batch_as_by_the_reference(rule, shapes, seed, 
         expected = {key: 0.0 for key in found[b]} | plain_law_of(run)
         assert found[b] == pytest.approx(expected, abs=1e-10)
 
-    compiled, tensor = (at_start(tree, probs, 2) for _ in range(2))
+    compiled, tensor = (at_start(tree, at_every_node(probs), 2) for _ in range(2))
     try_children(compiled, tree, rule == "traversal")
     try_children_tensor(tensor, tree, rule == "traversal")
     for name, value in vars(compiled).items():
@@ -265,7 +269,7 @@ def test_post_order(parents):
 def test_top_k_trees_are_refused(rule):
     shape = shape_of(SHAPES["star"])
     with pytest.raises(ValueError, match=f"{rule} is exact only for trees whose tokens were drawn"):
-        FAST[rule](shape, torch.full((1, 4, VOCAB), 0.25), 1, dice())
+        FAST[rule](shape, at_every_node(torch.full((1, 4, VOCAB), 0.25)), 1, dice())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -289,6 +293,8 @@ def test_nothing_waits_for_the_device(accept):
 
     proposal = DraftProposal(meta(batch, depth, kept), meta(batch, depth, kept, dtype=torch.float32))
     law = drafting_law(proposal, meta(batch, dtype=torch.float32), top_ks=meta(batch))
-    tree = draw_tree(build_tree(law, meta(batch), budget), law, RandomDice())
-    accepted = accept(tree, meta(batch, budget, vocab, dtype=torch.float32), depth, RandomDice())
+    tree = draw_tree(build_tree(drawable(proposal, law), meta(batch), budget), law, RandomDice())
+    accepted = accept(
+        tree, at_every_node(meta(batch, budget, vocab, dtype=torch.float32)), depth, RandomDice()
+    )
     assert accepted.tokens.shape == accepted.path.shape == (batch, depth + 1)

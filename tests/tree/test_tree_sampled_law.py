@@ -17,7 +17,7 @@ from sampled_cases import (
     tensor_law,
 )
 
-from jetspec_sglang.tree import DraftProposal, build_tree, drafting_law, draw_tree
+from jetspec_sglang.tree import DraftProposal, build_tree, drafting_law, draw_tree, drawable, given
 
 EXACT = 1e-9
 WAYS = {"reference": reference_law, "compiled": fast_law, "tensor": tensor_law}
@@ -93,16 +93,15 @@ def test_as_served(rule, temperature, budget):
     logits = draft_rows(2, seed=3).log()
     token_ids = logits.argsort(-1, descending=True)[None]
     logprobs = logits.sort(-1, descending=True).values[None].float()
-    law = drafting_law(
-        DraftProposal(token_ids, logprobs), torch.tensor([temperature]), top_ks=torch.tensor([3])
-    )
-    shape = build_tree(law, torch.zeros(1, dtype=torch.int64), budget)
+    proposal = DraftProposal(token_ids, logprobs)
+    law = drafting_law(proposal, torch.tensor([temperature]), top_ks=torch.tensor([3]))
+    shape = build_tree(drawable(proposal, law), torch.zeros(1, dtype=torch.int64), budget)
     target = Target(temperature, VOCAB, restrict=top_k(3))
 
     def run(dice, rows):
         index = torch.zeros(rows, dtype=torch.int64)
         tree = draw_tree(shape.rows(index), law.rows(index), dice)
-        return committed_tokens(FAST[rule](tree, target_rows(tree, target), 2, dice))
+        return committed_tokens(FAST[rule](tree, given(target_rows(tree, target)), 2, dice))
 
     found = law_of(run)
     assert total_variation(found, target, 3) < EXACT
@@ -115,7 +114,7 @@ def test_probabilities_need_not_sum_to_one(rule):
     def run(scale):
         def once(dice, rows):
             tree = draw_tree(shape_of(parents, rows), law.rows(torch.zeros(rows, dtype=torch.int64)), dice)
-            return committed_tokens(FAST[rule](tree, scale * target_rows(tree, target), 2, dice))
+            return committed_tokens(FAST[rule](tree, given(scale * target_rows(tree, target)), 2, dice))
 
         return law_of(once)
 
