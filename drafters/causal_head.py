@@ -1,8 +1,8 @@
-"""The causal parallel draft head in plain torch.
+"""The one-pass draft head in plain torch, causal parallel or diffusion (bidirectional).
 
 This module is both the model that is trained and the oracle for the served one. Architecture and tensor
-names are those of published DFlash/JetSpec heads. The head owns neither embedding nor lm_head: both are the
-target's.
+names are those of published DFlash/JetSpec heads; the two kinds differ in the block's mask alone. The head owns
+neither embedding nor lm_head: both are the target's.
 
     context:  g = hidden_norm(fc(taps))              one fused feature per committed token
               k, v = W_k g, W_v g per layer          no input_layernorm on this path, context never queries
@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .head_config import HeadConfig
+from .head_config import Head, HeadConfig
 
 # Keys (normalised, rotated) and values of each layer, [b, kv_heads, T, d].
 ContextKV = list[tuple[Tensor, Tensor]]
@@ -113,7 +113,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: Head) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)

@@ -1,12 +1,7 @@
-"""Published draft heads on disk: ``config.json`` and ``model.safetensors``, read strictly and written.
+"""Published draft heads on disk: ``config.json`` and weights, read strictly and written.
 
-The format is the one of DFlash and JetSpec heads: a Qwen3 config with a few extra keys, and the head's
-tensors without embedding and lm_head. Three projects name causality differently, and a reader that misses
-the key serves a causal head bidirectionally without a word, so all spellings are read, in this order:
-
-    is_causal (SGLang) -> dflash_config.causal (vLLM, NeMo) -> dflash_config.causal_head (JetSpec) -> False
-
-A place is a local folder, a hub repository, or either with ``::subfolder``.
+Two formats: DFlash/JetSpec (`checkpoint_block`) and EAGLE-3 (`checkpoint_eagle`), told apart by the config's
+architecture. A place is a local folder, a hub repository, or either with ``::subfolder``.
 """
 
 from __future__ import annotations
@@ -15,13 +10,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from torch import Tensor
 
-from .head_config import HeadConfig
+from .checkpoint_block import default_target_layer_ids, parse_block_config, published_block_config
+from .checkpoint_eagle import (
+    canonical_names,
+    check_vocabulary_maps,
+    is_eagle,
+    parse_eagle_config,
+    published_eagle_config,
+)
+from .checkpoint_values import published_values
+from .head_config import AnyHead, AutoregressiveConfig
 from .head_tensors import HeadError, check_tensors
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+PICKLED_WEIGHTS = "pytorch_model.bin"  # how the first EAGLE-3 heads were published
 
 __all__ = [
     "HeadError",
@@ -30,7 +34,6 @@ __all__ = [
     "load_head_tensors",
     "locate",
     "read_head_config",
-    "require_causal",
     "write_head",
 ]
 
@@ -55,98 +58,26 @@ def _snapshot(repo: str, sub: str) -> Path:
 
     prefix = f"{sub}/" if sub else ""
     try:
-        return Path(snapshot_download(repo, allow_patterns=[f"{prefix}{CONFIG}", f"{prefix}*.safetensors"]))
+        wanted = [prefix + pattern for pattern in (CONFIG, "*.safetensors", PICKLED_WEIGHTS)]
+        return Path(snapshot_download(repo, allow_patterns=wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise HeadError(
             f"{repo} is neither a local folder nor a hub repository within reach: {error}"
         ) from error
 
 
-def read_head_config(place: str | Path) -> HeadConfig:
+def read_head_config(place: str | Path) -> AnyHead:
     """Parse and check ``config.json``."""
     path = locate(place) / CONFIG
     return parse_head_config(_read_json(path), str(path))
 
 
-def parse_head_config(raw: dict[str, Any], where: str = CONFIG) -> HeadConfig:
+def parse_head_config(raw: dict[str, Any], where: str = CONFIG) -> AnyHead:
     """A published config as plain data; ``where`` names it in errors."""
-    dflash = raw.get("dflash_config") or {}
-    if not isinstance(dflash, dict):
-        raise HeadError(f"{where}: dflash_config is {type(dflash).__name__}, not an object")
-
-    def need(key: str) -> Any:
-        if raw.get(key) is None:
-            raise HeadError(f"{where}: key {key} is missing")
-        return raw[key]
-
-    def either(key: str) -> Any:
-        return dflash[key] if dflash.get(key) is not None else raw.get(key)
-
-    _refuse_unsupported(raw, dflash, where)
-    layers, target_layers = need("num_hidden_layers"), need("num_target_layers")
-    taps, mask_token_id = either("target_layer_ids"), either("mask_token_id")
-    if mask_token_id is None:
-        raise HeadError(f"{where}: key mask_token_id is missing, in dflash_config and at the top level")
-    try:
-        return HeadConfig(
-            hidden_size=need("hidden_size"),
-            intermediate_size=need("intermediate_size"),
-            layers=layers,
-            heads=need("num_attention_heads"),
-            kv_heads=need("num_key_value_heads"),
-            head_dim=raw.get("head_dim") or need("hidden_size") // need("num_attention_heads"),
-            rms_norm_eps=need("rms_norm_eps"),
-            rope_theta=_rope_theta(raw, where),
-            vocab_size=need("vocab_size"),
-            block_size=need("block_size"),
-            target_layer_ids=taps if taps is not None else default_target_layer_ids(target_layers, layers),
-            mask_token_id=mask_token_id,
-            causal=_causal(raw, dflash),
-            num_target_layers=target_layers,
-            max_position_embeddings=need("max_position_embeddings"),
-        )
-    except ValidationError as error:
-        faults = [": ".join((*map(str, fault["loc"]), fault["msg"])) for fault in error.errors()]
-        raise HeadError(f"{where}: {'; '.join(faults)}") from error
+    return parse_eagle_config(raw, where) if is_eagle(raw) else parse_block_config(raw, where)
 
 
-def _causal(raw: dict[str, Any], dflash: dict[str, Any]) -> Any:
-    for value in (raw.get("is_causal"), dflash.get("causal"), dflash.get("causal_head")):
-        if value is not None:
-            return value
-    return False
-
-
-def _rope_theta(raw: dict[str, Any], where: str) -> float:
-    """Top level before transformers 5, inside ``rope_parameters`` since."""
-    theta = raw.get("rope_theta", (raw.get("rope_parameters") or {}).get("rope_theta"))
-    if theta is None:
-        raise HeadError(f"{where}: key rope_theta is missing")
-    return theta
-
-
-def _refuse_unsupported(raw: dict[str, Any], dflash: dict[str, Any], where: str) -> None:
-    """What the format allows but this model does not compute; reading on would give silent nonsense."""
-    scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
-        raise HeadError(f"{where}: rope scaling {scaling} is not supported")
-    if raw.get("attention_bias"):
-        raise HeadError(f"{where}: attention_bias is not supported")
-    if "sliding_attention" in (raw.get("layer_types") or []):
-        raise HeadError(f"{where}: sliding_attention layers are not supported")
-    if dflash.get("target_hidden_size", raw.get("hidden_size")) != raw.get("hidden_size"):
-        raise HeadError(f"{where}: target_hidden_size differs from hidden_size, there is no adapter for that")
-
-
-def default_target_layer_ids(target_layers: int, layers: int) -> tuple[int, ...]:
-    """Taps of a head that lists none: spread evenly from layer 1 to the third from the end, as
-    published."""
-    if layers == 1:
-        return (target_layers // 2,)
-    return tuple(round(1 + i * (target_layers - 4) / (layers - 1)) for i in range(layers))
-
-
-def check_fits_target(config: HeadConfig, target_config: Any) -> None:
+def check_fits_target(config: AnyHead, target_config: Any) -> None:
     """Raise unless the head was made for such a target; ``target_config`` is its transformers config."""
     target = getattr(target_config, "get_text_config", lambda: target_config)()
     for mine, theirs in (
@@ -154,36 +85,28 @@ def check_fits_target(config: HeadConfig, target_config: Any) -> None:
         ("vocab_size", "vocab_size"),
         ("num_target_layers", "num_hidden_layers"),
     ):
-        if getattr(config, mine) != getattr(target, theirs):
+        ours = getattr(config, mine)
+        if ours is not None and ours != getattr(target, theirs):
             raise HeadError(
-                f"head has {mine} {getattr(config, mine)}, target has {theirs} {getattr(target, theirs)}: "
+                f"head has {mine} {ours}, target has {theirs} {getattr(target, theirs)}: "
                 "this head was trained for another target"
             )
-
-
-def require_causal(config: HeadConfig) -> None:
-    if not config.causal:
-        raise HeadError(
-            "head is bidirectional (none of is_causal, dflash_config.causal and dflash_config.causal_head "
-            "is true), but a causal one is needed"
-        )
+    try:
+        config.taps(target.num_hidden_layers)
+    except ValueError as error:
+        raise HeadError(f"{error}; list a head's taps in its config.json") from error
 
 
 def load_head_tensors(place: str | Path) -> dict[str, Tensor]:
-    """All tensors of the head, names and shapes checked against its config."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    """All tensors of the head under the names of its torch model, names and shapes checked against its config."""
     folder = locate(place)
     config = read_head_config(folder)
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise HeadError(f"no file {path}")
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise HeadError(f"{path} is not a readable safetensors file: {error}") from error
-    check_tensors(config, tensors, str(path))
+    path = _weights(folder)
+    if path is None:
+        raise HeadError(f"no file {folder / WEIGHTS}")
+    tensors = _checked(config, _load(path), str(path))
+    if isinstance(config, AutoregressiveConfig):
+        check_vocabulary_maps(config, tensors, str(path))
     return tensors
 
 
@@ -194,18 +117,48 @@ def check_head_files(place: str | Path) -> None:
 
     folder = locate(place)
     config = read_head_config(folder)
-    path = folder / WEIGHTS
-    if not path.is_file():
-        return  # several files: the loader checks them
+    path = _weights(folder)
+    if path is None or path.name != WEIGHTS:
+        return  # several files, or one that can only be read whole: the loader checks them
     try:
         with safe_open(path, "pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise HeadError(f"{path} is not a readable safetensors file: {error}") from error
-    check_tensors(config, {name: torch.empty(s, device="meta") for name, s in shapes.items()}, str(path))
+    _checked(config, {name: torch.empty(s, device="meta") for name, s in shapes.items()}, str(path))
 
 
-def write_head(folder: str | Path, config: HeadConfig, tensors: dict[str, Tensor], card: str) -> None:
+def _weights(folder: Path) -> Path | None:
+    found = (folder / name for name in (WEIGHTS, PICKLED_WEIGHTS))
+    return next((path for path in found if path.is_file()), None)
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    import pickle
+
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if path.name == WEIGHTS:
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise HeadError(f"{path} is not a readable safetensors file: {error}") from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise HeadError(f"{path} is not a readable file of tensors: {error}") from error
+
+
+def _checked(config: AnyHead, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    if isinstance(config, AutoregressiveConfig):
+        tensors = canonical_names(config, tensors)
+    check_tensors(config, tensors, where)
+    return tensors
+
+
+def write_head(folder: str | Path, config: AnyHead, tensors: dict[str, Tensor], card: str) -> None:
     """Write the published format: bfloat16 tensors, config.json and the model card."""
     import torch
     from safetensors.torch import save_file
@@ -213,41 +166,23 @@ def write_head(folder: str | Path, config: HeadConfig, tensors: dict[str, Tensor
     check_tensors(config, tensors, "tensors to be written")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    published = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    published = {
+        name: (tensor.detach().to(torch.bfloat16) if tensor.is_floating_point() else tensor).contiguous()
+        for name, tensor in tensors.items()
+    }
     save_file(published, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(published_config(config), indent=2) + "\n")
     (folder / CARD).write_text(card)
 
 
-def published_config(config: HeadConfig) -> dict[str, Any]:
-    """``config.json`` with causality in every spelling, so that no reader gets it wrong."""
-    return {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        "block_size": config.block_size,
-        "is_causal": config.causal,
-        "num_target_layers": config.num_target_layers,
-        "dflash_config": {
-            "causal_head": config.causal,
-            "causal": config.causal,
-            "mask_token_id": config.mask_token_id,
-            "target_layer_ids": list(config.target_layer_ids),
-        },
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "max_position_embeddings": config.max_position_embeddings,
-        "vocab_size": config.vocab_size,
-        "attention_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-    }
+def published_config(config: AnyHead) -> dict[str, Any]:
+    """``config.json`` of the head's format."""
+    own = (
+        published_eagle_config(config)
+        if isinstance(config, AutoregressiveConfig)
+        else published_block_config(config)
+    )
+    return {**own, "num_target_layers": config.num_target_layers, **published_values(config)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from jetspec_sglang.tree import DraftProposal
+from jetspec_sglang.tree import DraftProposal, Expander
 
-from .head_config import HeadConfig
+from .head_config import AnyHead, AutoregressiveConfig, HeadConfig
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DrafterSpec:
     name: str
     conditioning: Literal["marginal", "path"]
     causal: bool  # a block may be cut or extended without changing its first rows
-    block_length: int  # slots a draft forward runs, anchor included
+    block_length: int  # the depth it drafts, and one for the anchor
     target_layer_ids: tuple[int, ...]
     mask_token_id: int | None
     forwards_per_round: int
@@ -40,34 +40,53 @@ class DrafterSpec:
             )
 
     @classmethod
-    def of_head(cls, config: HeadConfig, block_length: int | None = None) -> DrafterSpec:
-        """Spec of a one-pass head, run at its trained block length unless told otherwise."""
+    def of_head(cls, head: AnyHead, depth: int, target_layers: int) -> DrafterSpec:
+        """Of our own drafter for a head, where trees are up to `depth` deep: a bidirectional block stays whole."""
+        by_path = isinstance(head, AutoregressiveConfig)
+        whole = isinstance(head, HeadConfig) and not head.causal
         return cls(
-            name="causal_parallel",
-            conditioning="marginal",
-            causal=config.causal,
-            block_length=block_length or config.block_size,
-            target_layer_ids=config.target_layer_ids,
-            mask_token_id=config.mask_token_id,
-            forwards_per_round=1,
+            name=head.drafter,
+            conditioning="path" if by_path else "marginal",
+            causal=not whole,
+            block_length=head.block_size if whole else depth + 1,
+            target_layer_ids=head.taps(target_layers),
+            mask_token_id=head.mask_token_id if isinstance(head, HeadConfig) else None,
+            forwards_per_round=depth if by_path else 1,
         )
+
+
+class CommittedTokens(NamedTuple):
+    """T tokens that were committed, of any requests. A slot is there once, unless it is the sink."""
+
+    taps: Tensor  # [T, K*H], the target's features
+    slots: Tensor  # [T] int64, where the target's K/V of the token lies
+    positions: Tensor  # [T] int64, absolute
+    tokens: Tensor  # [T] int64
+    previous: Tensor  # [T] int64, the slot of the token before it; the sink for a text's first
 
 
 @runtime_checkable
 class ServedDrafter(Protocol):
     """A drafter inside a serving engine, whose own objects (Any) pass through untouched by this contract.
 
-    The context K/V of committed tokens is addressed by the target's slot ids, so that prefix caching,
-    retraction and abort need no state of the drafter's own.
+    What it keeps of committed tokens is addressed by the target's slot ids, and an entry depends on no token
+    after its own, so that prefix caching, retraction and abort need no state of the drafter's own.
     """
 
     spec: DrafterSpec
     worker: Any  # SGLang's worker of the drafter: memory pool, attention backend and graphs are set up by it
     runner: Any  # its model runner; weight updates go there
-    block_length: int  # most slots that `propose` needs, anchor included: `spec.block_length`
 
-    def append_context(self, taps: Tensor, slots: Tensor, positions: Tensor) -> None:
-        """Take in committed tokens: target features [T, K*H], slots [T] and absolute positions [T], int64."""
+    def slots(self, depth: int) -> int:
+        """How many scratch slots a request needs where `depth` depths are drafted: at most `Head.slots`."""
+
+    def append_context(self, committed: CommittedTokens) -> None:
+        """Take in committed tokens. Those before them have been taken in, or are among them."""
+
+
+@runtime_checkable
+class MarginalDrafter(ServedDrafter, Protocol):
+    """A drafter whose `spec.conditioning` is "marginal"."""
 
     def propose(
         self,
@@ -80,9 +99,23 @@ class ServedDrafter(Protocol):
     ) -> DraftProposal:
         """Draft after ``anchors`` [B] int64, with ``slots`` [B, L] int64 as scratch.
 
-        L is ``block_length``, or, for a causal block, any length from 2 up to it: a proposal of L - 1 depths is
-        wanted. ``entropy``: the proposal must carry the rows' entropy. ``candidates``: how many of them a row
-        must have, as far as the vocabulary goes; the factory's ``width`` if None.
+        L is what `slots` says for the wanted depth. A causal block gives that many depths, a bidirectional one
+        all it has. ``entropy``: the proposal must carry the rows' entropy. ``candidates``: how many of them a
+        row must have, as far as the vocabulary goes; the factory's ``width`` if None.
+        """
+
+
+@runtime_checkable
+class PathDrafter(ServedDrafter, Protocol):
+    """A drafter whose `spec.conditioning` is "path"."""
+
+    frontier: int  # most nodes of a depth that are drafted from
+
+    def expander(self, slots: Tensor, batch: Any, *, width: int, entropy: bool = False) -> Expander:
+        """What `tree.build_tree_by_path` asks, level by level, for the trees of one round.
+
+        slots: [B, L] int64 scratch; L is what `slots` says for the wanted depth. Rows have ``width`` candidates,
+        and their entropy if asked for. May be called again in the round, which begins anew.
         """
 
 
@@ -92,7 +125,7 @@ class DrafterFactory(Protocol):
     def __call__(
         self,
         *,
-        head: HeadConfig,
+        head: AnyHead,
         width: int,  # candidates a depth
         depth: int,  # depths that a proposal covers, less than the head's block_size
         server_args: Any,

@@ -6,36 +6,61 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from .head_config import HeadConfig
+from .head_config import AutoregressiveConfig, Head, HeadConfig
 
 
 class HeadError(ValueError):
     """A draft head on disk that cannot be used; the message says what is wrong and where."""
 
 
-def expected_shapes(config: HeadConfig) -> dict[str, tuple[int, ...]]:
+Shapes = dict[str, tuple[int, ...]]
+
+
+def expected_shapes(config: Head) -> Shapes:
     """Every tensor the file must hold, and no other."""
-    hidden, inner, d = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.heads * d, config.kv_heads * d
-    layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm": (hidden,),
-        "post_attention_layernorm": (hidden,),
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "self_attn.q_norm": (d,),
-        "self_attn.k_norm": (d,),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
-    shapes = {"fc": (hidden, config.tap_width), "hidden_norm": (hidden,), "norm": (hidden,)}
+    if isinstance(config, AutoregressiveConfig):
+        return _autoregressive(config)
+    assert isinstance(config, HeadConfig)
+    hidden, d = config.hidden_size, config.head_dim
+    norms = {"input_layernorm": (hidden,), "self_attn.q_norm": (d,), "self_attn.k_norm": (d,)}
+    layer = _layer(config, hidden) | norms
+    shapes: Shapes = {"fc": (hidden, config.tap_width), "hidden_norm": (hidden,), "norm": (hidden,)}
     shapes |= {f"layers.{i}.{name}": shape for i in range(config.layers) for name, shape in layer.items()}
     return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
-def check_tensors(config: HeadConfig, tensors: Mapping[str, Tensor], where: str) -> None:
+def _autoregressive(config: AutoregressiveConfig) -> Shapes:
+    """Under the names of `AutoregressiveHead`; see `checkpoint_eagle` for those that are read, too."""
+    hidden, own = config.hidden_size, config.draft_vocab_size
+    layer = _layer(config, 2 * hidden) | {"input_layernorm": (hidden,), "hidden_norm": (hidden,)}
+    shapes: Shapes = {"fc": (hidden, config.tap_width), "norm": (hidden,)}
+    shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
+    if own is not None:
+        shapes["lm_head"] = (own, hidden)
+    named = {f"{name}.weight": shape for name, shape in shapes.items()}
+    if config.maps_vocabulary:
+        assert own is not None
+        named |= {"d2t": (own,), "t2d": (config.vocab_size,)}
+    return named
+
+
+def _layer(config: Head, inputs: int) -> Shapes:
+    """What all decoder layers have, with attention over `inputs` features."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    return {
+        "post_attention_layernorm": (hidden,),
+        "self_attn.q_proj": (queries, inputs),
+        "self_attn.k_proj": (keys, inputs),
+        "self_attn.v_proj": (keys, inputs),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+
+
+def check_tensors(config: Head, tensors: Mapping[str, Tensor], where: str) -> None:
     """Raise HeadError on missing, unexpected or misshapen tensors."""
     expected = expected_shapes(config)
     if missing := sorted(expected.keys() - tensors.keys()):

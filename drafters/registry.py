@@ -16,7 +16,9 @@ ENTRY_POINT_GROUP = "jetspec.drafters"
 DRAFTERS = Registry(
     "drafter",
     {
-        "causal_parallel": "jetspec_sglang.drafters.sglang_models.causal_parallel:CausalParallelDrafter",
+        "causal_parallel": "jetspec_sglang.drafters.sglang_models.block:BlockDrafter",
+        "diffusion": "jetspec_sglang.drafters.sglang_models.block:BlockDrafter",
+        "autoregressive": "jetspec_sglang.drafters.sglang_models.autoregressive:AutoregressiveDrafter",
     },
     entry_point_group=ENTRY_POINT_GROUP,
 )

@@ -38,12 +38,14 @@ class JetSpecAlgo(CustomSpecAlgo):
         return FutureMap(device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay)
 
     def get_num_tokens_per_req_for_target_verify(self, num_draft_tokens: int, is_draft_worker: bool) -> int:
-        """N tree nodes for the target, the block length for the drafter."""
+        """N tree nodes for the target, the rows of its forward for the drafter."""
         if not is_draft_worker:
             return num_draft_tokens
         from sglang.srt.runtime_context import get_spec
 
-        return get_spec().speculative_num_steps + 1
+        from .served_head import served_head
+
+        return served_head().rows(get_spec().speculative_num_steps)
 
     def handle_server_args(self, server_args) -> None:
         from .resolve import resolve_server_args

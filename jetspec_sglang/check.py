@@ -153,13 +153,13 @@ def head_readable(subject: Subject) -> str:
     from .drafters import checkpoint
 
     head = checkpoint.read_head_config(subject.head)
-    checkpoint.require_causal(head)
     tensors = checkpoint.load_head_tensors(subject.head)
     folder = str(checkpoint.locate(subject.head))
     config = resolve_config(_View(folder), head)
     size = sum(tensor.numel() for tensor in tensors.values())
+    taps = "low, middle and high" if head.target_layer_ids is None else list(head.target_layer_ids)
     return (
-        f"{size / 1e6:.1f} M parameters, block {head.block_size}, taps {list(head.target_layer_ids)}; "
+        f"{config.drafter}, {size / 1e6:.1f} M parameters, block {head.block_size}, taps {taps}; "
         f"tree of {config.budget} nodes, depth {config.depth}, width {config.width}"
     )
 

@@ -43,6 +43,12 @@ JETSPEC_FLAGS = {
 NAMED = ("drafter", "scoring", "expansion", "acceptance", "budget_policy")
 SETTINGS = (*NAMED, "budget", "depth", "width")
 BUDGET_POLICIES = ("fixed", "adaptive")
+# Our own drafters, and the heads they are for.
+HEADS = {
+    "causal_parallel": "a causal block head (is_causal, dflash_config.causal or causal_head true)",
+    "diffusion": "a bidirectional block head (none of is_causal, dflash_config.causal and causal_head true)",
+    "autoregressive": "an EAGLE-3 head",
+}
 
 
 class ConfigError(ValueError):
@@ -72,7 +78,7 @@ class JetSpecConfig:
 
 
 def resolve_config(view: Any, head: Any) -> JetSpecConfig:
-    """Settle all settings for the server args in ``view`` and a head with a ``block_size``.
+    """Settle all settings for the server args in ``view`` and a head with a ``block_size`` and a ``drafter``.
 
     Raises:
         ConfigError: a value out of range, of the wrong type or unknown, or JSON that can't be read.
@@ -87,10 +93,11 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
     ):
         for name, value in values.items():
             settled[name] = (value, origin or _flag(name))
+    settled.setdefault("drafter", (head.drafter, "what the head is"))
     for name, (value, origin) in settled.items():
         _check(name, value, block_length, origin)
+    _check_drafter(settled, head.drafter)
     chosen = {name: value for name, (value, _) in settled.items()}
-    chosen.setdefault("drafter", "causal_parallel")
     chosen.setdefault("scoring", "accum_logp")
     chosen.setdefault("expansion", "optimal")
     chosen.setdefault("acceptance", "match")
@@ -207,6 +214,31 @@ def _check_name(name: str, value: Any, origin: str) -> None:
     known = known_names(name)
     if value not in known:
         raise ConfigError(f"{name} {value!r} ({origin}) is unknown; give one of {', '.join(known)}.")
+
+
+def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str) -> None:
+    """Refuse a drafter that computes another kind of head than `kind`, and settings that it doesn't do."""
+    drafter, origin = settled["drafter"]
+    if drafter in HEADS and drafter != kind:
+        raise ConfigError(
+            f"drafter {drafter} ({origin}) drafts with {HEADS[drafter]}, but this head is {HEADS[kind]}; "
+            f"leave the setting out or give {kind}."
+        )
+    for name, known in names_of(drafter).items():
+        if name in settled and settled[name][0] not in known:
+            value, origin = settled[name]
+            raise ConfigError(
+                f"{name} {value!r} ({origin}) is not for the drafter {drafter}; give {' or '.join(known)}."
+            )
+
+
+def names_of(drafter: str) -> dict[str, list[str]]:
+    """What ``expansion`` and ``acceptance`` can be with a drafter."""
+    if (
+        drafter == "autoregressive"
+    ):  # a row depends on its node, so it must be drafted before it is drawn from
+        return {"expansion": ["optimal"], "acceptance": ["match"]}
+    return {name: known_names(name) for name in ("expansion", "acceptance")}
 
 
 def known_names(name: str) -> list[str]:

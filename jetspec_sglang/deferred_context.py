@@ -8,7 +8,7 @@ was written last, as it would have without waiting.
 
 import torch
 
-from .drafters.contract import ServedDrafter
+from .drafters.contract import CommittedTokens, ServedDrafter
 from .kv import SINK
 
 MOST_TOKENS = 1024  # of features kept back: some MB
@@ -19,18 +19,18 @@ class DeferredContext:
 
     def __init__(self, drafter: ServedDrafter) -> None:
         self._drafter = drafter
-        self._waiting: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._waiting: list[CommittedTokens] = []
         self._tokens = 0
 
-    def append(self, taps: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
+    def append(self, committed: CommittedTokens) -> None:
         """Now, after all that waits."""
         self.flush()
-        self._drafter.append_context(taps, slots, positions)
+        self._drafter.append_context(committed)
 
-    def defer(self, taps: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
+    def defer(self, committed: CommittedTokens) -> None:
         """Before the next draft. The tensors must not be written to any more."""
-        self._waiting.append((taps, slots, positions))
-        self._tokens += len(slots)
+        self._waiting.append(committed)
+        self._tokens += len(committed.slots)
         if self._tokens >= MOST_TOKENS:
             self.flush()
 
@@ -38,9 +38,9 @@ class DeferredContext:
         """Let the drafter read what waits."""
         if not self._waiting:
             return
-        taps, slots, positions = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+        committed = CommittedTokens(*(torch.cat(parts) for parts in zip(*self._waiting, strict=True)))
         self._waiting, self._tokens = [], 0
-        self._drafter.append_context(taps, last_writes(slots), positions)
+        self._drafter.append_context(committed._replace(slots=last_writes(committed.slots)))
 
 
 def last_writes(slots: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ ALGORITHM = "JETSPEC"
 PREFIX = "--jetspec-"
 
 HELP = {
-    "drafter": "Kind of draft head (default: causal_parallel).",
+    "drafter": "Kind of draft head (default: what the head's config says).",
     "scoring": "Policy that ranks the nodes of the tree, like hybrid:alpha=0.5 (default: accum_logp).",
     "expansion": "How the tree grows: optimal (the best tree of each size; default) or eager (the paper's).",
     "acceptance": "Rule at temperature > 0: match (default), or rejection or traversal, which sample the tree.",

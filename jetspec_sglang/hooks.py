@@ -1,12 +1,18 @@
 """The few places where SGLang has no seam for a plugin, and what is put there."""
 
+from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from .algorithm import NAME
+from .served_head import served_head
 
 # In full, as the check of the contract with SGLang reads them.
 SLOTS_PER_ROUND = "sglang.srt.mem_cache.allocation_sizing.get_alloc_len_per_decode"
 ROW_HEADROOM = "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len"
+FEATURES = (
+    "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state."
+    "resolve_spec_aux_hidden_state_config"
+)
 SERVER_INFO = (
     "sglang.srt.managers.scheduler_components.internal_state."
     "SchedulerInternalStateController._add_speculative"
@@ -17,6 +23,7 @@ def install() -> None:
     """Register all hooks; SGLang applies them when every plugin has run."""
     HookRegistry.register(SLOTS_PER_ROUND, slots_per_round, HookType.AROUND)
     HookRegistry.register(ROW_HEADROOM, row_headroom, HookType.AFTER)
+    HookRegistry.register(FEATURES, features_of_head, HookType.AROUND)
     HookRegistry.register(SERVER_INFO, add_round_stats, HookType.AFTER)
 
 
@@ -27,7 +34,7 @@ def _selected() -> bool:
 
 
 def slots_per_round(original) -> int:
-    """Slots one round may write: the tree's nodes or the draft block, whichever is more.
+    """Slots one round may write: the tree's nodes or what drafting them takes, whichever is more.
 
     SGLang takes steps x top-k, an EAGLE footprint that an irregular tree doesn't have.
     """
@@ -36,7 +43,7 @@ def slots_per_round(original) -> int:
     from sglang.srt.runtime_context import get_spec
 
     spec = get_spec()
-    return max(spec.speculative_num_draft_tokens, spec.speculative_num_steps + 1)
+    return max(spec.speculative_num_draft_tokens, served_head().slots(spec.speculative_num_steps))
 
 
 def row_headroom(extra: int) -> int | None:
@@ -50,6 +57,23 @@ def row_headroom(extra: int) -> int | None:
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 
     return max(extra, get_alloc_reserve_per_decode() + 4)
+
+
+def features_of_head(original, **asked):
+    """Let the target hand out the taps that our reader found, and reserve memory for what the drafter keeps.
+
+    SGLang reads the head as DFLASH's: it knows neither EAGLE-3's taps nor that such a drafter keeps features. Its
+    check of the head's length doesn't apply: drafts are made at the target's positions, however short the texts
+    were that the head was trained on.
+    """
+    if not _selected() or asked["is_draft_worker"]:
+        return original(**asked)
+    with envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.override(True):
+        found = original(**asked)
+    head = served_head()
+    found.dflash_target_layer_ids = list(head.taps(asked["model_config"].num_hidden_layers))
+    found.dflash_draft_num_layers = head.cached_layers
+    return found
 
 
 def add_round_stats(result, component, state: dict) -> None:

@@ -5,7 +5,18 @@ from typing import Any
 
 import torch
 
-from .tree import DraftProposal, RandomDice, TokenTree, build_tree, drafting_law, draw_tree, drawable
+from .drafters.contract import PathDrafter
+from .tree import (
+    DraftProposal,
+    RandomDice,
+    TokenTree,
+    build_tree,
+    build_tree_by_path,
+    drafting_law,
+    draw_tree,
+    drawable,
+    scoring_policy,
+)
 from .tree_settings import TreeSettings
 
 CANDIDATES = 64  # of a row that tokens are drawn from; the probability behind them is not drafted
@@ -48,19 +59,67 @@ def build_trees(
     return replace(tree, tokens=torch.where(mask[:, None], tree.tokens, shape.tokens))
 
 
+def grow_trees(
+    drafter: PathDrafter,
+    anchors: torch.Tensor,
+    slots: torch.Tensor,
+    batch: Any,
+    settings: list[TreeSettings],
+    budget: int,
+    depth: int,
+) -> TokenTree:
+    """What `build_trees` gives, by a drafter that must be asked level by level, for trees up to `depth` deep.
+
+    slots: `[B, L]` int64, scratch of the drafter. It drafts for the whole batch, so where requests want different
+    kinds of trees, the batch is drafted once a kind and each request's own tree is kept.
+    """
+    parts = []
+    kinds = rows_by_kind(settings)
+    for rows in kinds:
+        own = settings[rows[0]]
+        sizes = [min(each.budget, budget) for each in settings]
+        tree = build_tree_by_path(
+            drafter.expander(
+                slots, batch, width=own.width, entropy=scoring_policy(own.scoring).needs_entropy
+            ),
+            anchors,
+            budget,
+            width=own.width,
+            depth=min(own.depth, depth),
+            frontier=drafter.frontier,
+            scoring=own.scoring,
+            budgets=None if min(sizes) == budget else sizes,
+        )
+        parts.append(tree if len(kinds) == 1 else tree.rows(torch.tensor(rows, device=anchors.device)))
+    return in_request_order(parts, kinds)
+
+
 def _build_by_kind(
     proposal: DraftProposal, anchors: torch.Tensor, settings: list[TreeSettings], budget: int
 ) -> TokenTree:
-    kinds: dict[tuple, list[int]] = {}
-    for row, own in enumerate(settings):
-        kinds.setdefault((own.depth, own.width, own.expansion, own.scoring), []).append(row)
+    kinds = rows_by_kind(settings)
     if len(kinds) == 1:
         return _build(proposal, anchors, settings, budget)
     parts = []
-    for rows in kinds.values():
+    for rows in kinds:
         index = torch.tensor(rows, device=anchors.device)
         parts.append(_build(proposal.rows(index), anchors[index], [settings[row] for row in rows], budget))
-    order = torch.tensor([row for rows in kinds.values() for row in rows], device=anchors.device)
+    return in_request_order(parts, kinds)
+
+
+def rows_by_kind(settings: list[TreeSettings]) -> list[list[int]]:
+    """Indices of the requests whose trees can be built in one call, for each kind of tree."""
+    kinds: dict[tuple, list[int]] = {}
+    for row, own in enumerate(settings):
+        kinds.setdefault((own.depth, own.width, own.expansion, own.scoring), []).append(row)
+    return list(kinds.values())
+
+
+def in_request_order(parts: list[TokenTree], kinds: list[list[int]]) -> TokenTree:
+    """One batch of trees from those of each kind."""
+    if len(parts) == 1:
+        return parts[0]
+    order = torch.tensor([row for rows in kinds for row in rows], device=parts[0].tokens.device)
     return TokenTree.cat(parts).rows(order.argsort())
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .config import ConfigError, JetSpecConfig, known_names
+from .config import ConfigError, JetSpecConfig, names_of
 from .tree import scoring_policy
 
 KEY = "jetspec"
 SIZES = ("budget", "depth", "width")  # a request may have less than the server, not more
 NAMES = ("expansion", "acceptance")
+SERVER_ONLY = ("drafter",)
 READS_A_FILE = "rank_histogram"
 
 
@@ -33,6 +34,7 @@ class TreeSettings:
     expansion: str
     scoring: str
     acceptance: str
+    drafter: str
     trace: bool = False
 
     @classmethod
@@ -53,7 +55,7 @@ class TreeSettings:
         asked = custom_params.get(KEY) if isinstance(custom_params, dict) else None
         if asked is None:
             return None
-        known = [field.name for field in fields(self)]
+        known = [field.name for field in fields(self) if field.name not in SERVER_ONLY]
         if not isinstance(asked, dict):
             return f"custom_params.{KEY} is {asked!r}; give an object with any of {', '.join(known)}."
         for name, value in asked.items():
@@ -69,8 +71,9 @@ class TreeSettings:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 return f"{name} is {value!r}; give a whole number from 1 to {most}, which this server has."
         elif name in NAMES:
-            if value not in known_names(name):
-                return f"{name} is {value!r}; give one of {', '.join(known_names(name))}."
+            known = names_of(self.drafter)[name]
+            if value not in known:
+                return f"{name} is {value!r}; give one of {', '.join(known)}."
         elif name == "scoring":
             return self._problem_with_scoring(value)
         elif not isinstance(value, bool):

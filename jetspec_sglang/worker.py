@@ -10,7 +10,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 from jetspec_sglang.drafters.checkpoint import read_head_config
-from jetspec_sglang.drafters.contract import DrafterFactory
+from jetspec_sglang.drafters.contract import CommittedTokens, DrafterFactory
 from jetspec_sglang.drafters.registry import DRAFTERS
 from jetspec_sglang.tree import Acceptance, TokenTree, scoring_policy
 from jetspec_sglang.tree.budget import Plan, RoundShape
@@ -21,11 +21,11 @@ from .config import resolve_config
 from .deferred_context import DeferredContext
 from .dry_run import measure_cost
 from .inputs import RoundState, TreeVerifyInput
-from .kv import commit_moves, move_committed, reserved_slots
+from .kv import SINK, commit_moves, move_committed, reserved_slots
 from .metrics import RoundMetrics
 from .round_budget import FixedBudget, LoadBudget, Note, RoundBudget
 from .round_stats import RoundStats
-from .round_trees import build_trees, candidates
+from .round_trees import build_trees, candidates, grow_trees
 from .sampling import apply_logit_rules, path_free_rows
 from .stage_clock import stage_clock
 from .trace import Trace
@@ -130,6 +130,7 @@ class JetSpecWorker(BaseSpecWorker):
 
         Written before returning: the radix cache may share these slots right after.
         """
+        tokens = batch.input_ids.to(torch.int64)
         result = self.target_worker.forward_batch_generation(
             batch, capture_hidden_mode=CaptureHiddenMode.FULL
         )
@@ -142,7 +143,10 @@ class JetSpecWorker(BaseSpecWorker):
             ]
         ).to(self.device, non_blocking=True)
         taps = result.logits_output.hidden_states[: len(positions)]  # behind it only alignment padding
-        self.context.append(taps, batch.out_cache_loc, positions)
+        lengths = torch.tensor(batch.extend_lens).to(self.device, non_blocking=True)
+        rows = batch.req_pool_indices.repeat_interleave(lengths, output_size=len(positions))
+        previous = self._slots_before(rows, positions)
+        self.context.append(CommittedTokens(taps, batch.out_cache_loc, positions, tokens, previous))
         result.logits_output.hidden_states = None
         result.next_draft_input = RoundState(result.next_token_ids.to(torch.int64))
         return result
@@ -166,7 +170,7 @@ class JetSpecWorker(BaseSpecWorker):
         committed = batch.seq_lens
         context = (batch.seq_lens_sum or 0) // len(settings)
         table = self.runner.req_to_token_pool.req_to_token
-        window = max(self.config.budget, self.drafter.block_length)
+        window = max(self.config.budget, self.drafter.slots(self.config.depth))
         slots = reserved_slots(table, batch.req_pool_indices, committed, window)
 
         plan = self.budget.plan(settings, context)
@@ -187,7 +191,9 @@ class JetSpecWorker(BaseSpecWorker):
             new_seq_lens = committed + accepted.lengths
             publish(new_seq_lens)
         with stage("commit"):
-            self._commit(accepted, slots, committed, logits_output.hidden_states, defer=plan.depth == 0)
+            rows = batch.req_pool_indices
+            tokens = self._commit(tree, accepted, slots, rows, committed, logits_output.hidden_states)
+            (self.context.defer if plan.depth == 0 else self.context.append)(tokens)
             logits_output.hidden_states = None
         if batch.return_logprob:
             self._add_logprobs(accepted, logits_output, batch)
@@ -213,15 +219,17 @@ class JetSpecWorker(BaseSpecWorker):
         """The trees of a round, as large as its requests allow; roots alone if nothing is to be drafted."""
         if plan.depth == 0:
             return TokenTree.roots(anchors)
+        budget = max(own.budget for own in settings)
         with self.clock.stage("draft"):
             self.context.flush()
-            length = plan.depth + 1 if self.drafter.spec.causal else self.drafter.block_length
+            slots = slots[:, : self.drafter.slots(plan.depth)]
+            if self.drafter.spec.conditioning == "path":  # drafting and building take turns
+                return grow_trees(self.drafter, anchors, slots, batch, settings, budget, plan.depth)
             entropy = any(scoring_policy(own.scoring).needs_entropy for own in settings)
             proposal = self.drafter.propose(
-                anchors, slots[:, :length], batch, entropy=entropy, candidates=candidates(settings)
+                anchors, slots, batch, entropy=entropy, candidates=candidates(settings)
             )
         with self.clock.stage("build"):
-            budget = max(own.budget for own in settings)
             return build_trees(proposal, anchors, settings, budget, batch.sampling_info)
 
     def _verify(self, verify_input: TreeVerifyInput, slots: torch.Tensor, batch):
@@ -265,25 +273,34 @@ class JetSpecWorker(BaseSpecWorker):
 
     def _commit(
         self,
+        tree: TokenTree,
         accepted: Acceptance,
         slots: torch.Tensor,
+        requests: torch.Tensor,
         committed: torch.Tensor,
         taps: torch.Tensor,
-        defer: bool,
-    ) -> None:
-        """Bring the accepted nodes' KV to the front of the window, and give the drafter their features: now, or
-        before the next draft."""
+    ) -> CommittedTokens:
+        """Bring the accepted nodes' KV to the front of the window -> what the drafter is to take in."""
         to, source = commit_moves(slots, accepted.path, accepted.lengths)
         move_committed(self.runner.token_to_kv_pool, to, source)
-        batch, length = accepted.path.shape
-        columns = torch.arange(length, device=slots.device)
-        rows = accepted.path.clamp(min=0) + torch.arange(batch, device=slots.device)[:, None] * slots.shape[1]
+        columns = torch.arange(accepted.path.shape[1], device=slots.device)
+        nodes = accepted.path.clamp(min=0)
+        rows = nodes + torch.arange(len(slots), device=slots.device)[:, None] * slots.shape[1]
         positions = committed[:, None] + columns
+        before = self._slots_before(requests, committed)
+        previous = torch.cat([before[:, None], to[:, :-1]], dim=1)
+        fields = [rows, to, positions, tree.tokens.gather(1, nodes), previous]
         if slots.device.type == "cpu":  # the host may look: leave padding out
             live = columns < accepted.lengths[:, None]
-            rows, to, positions = rows[live], to[live], positions[live]
-        take_in = self.context.defer if defer else self.context.append
-        take_in(taps[rows.flatten()], to.flatten(), positions.flatten())
+            fields = [field[live] for field in fields]
+        rows, *others = [field.flatten() for field in fields]
+        return CommittedTokens(taps[rows], *others)
+
+    def _slots_before(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Slots [T] int64 of the tokens before those at `positions` [T] in `rows` [T] of the slot table."""
+        table = self.runner.req_to_token_pool.req_to_token
+        before = table[rows, (positions - 1).clamp(min=0)].to(torch.int64)
+        return before.where(positions > 0, SINK)
 
     def _end_round(self, shape: RoundShape, drafted: TokenTree, accepted: Acceptance) -> None:
         """Leave with the clock what the budget learns from."""

@@ -3,9 +3,18 @@
 import torch
 from transformers import AutoModelForCausalLM
 
+from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config
-from jetspec_sglang.tree import DraftProposal, build_tree, follow, positions
+from jetspec_sglang.drafters.head_config import FRONTIER
+from jetspec_sglang.tree import (
+    DraftProposal,
+    TokenTree,
+    build_tree,
+    build_tree_by_path,
+    follow,
+    positions,
+)
 from jetspec_sglang.tree.layout import ancestor_mask
 
 
@@ -14,41 +23,84 @@ class Oracle:
 
     def __init__(self, target: str, head: str) -> None:
         self.target = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+        self.embed = self.target.get_input_embeddings()
         self.config = read_head_config(head)
-        self.head = CausalParallelHead(self.config).eval()
-        self.head.load_state_dict({k: v.float() for k, v in load_head_tensors(head).items()})
+        self.taps = self.config.taps(self.target.config.num_hidden_layers)
+        by_path = self.config.drafter == "autoregressive"
+        self.head = (AutoregressiveHead if by_path else CausalParallelHead)(self.config).eval()
+        self.head.load_state_dict(load_head_tensors(head))
+        self._draft = self._grow if by_path else self._build
 
     @torch.inference_mode()
     def decode(
-        self, prompt: list[int], new_tokens: int, budget: int, width: int
-    ) -> tuple[list[int], list[int]]:
-        """→ (generated tokens, tokens committed by each round); the first token comes from the prefill."""
+        self, prompt: list[int], new_tokens: int, budget: int, width: int, depth: int | None = None
+    ) -> tuple[list[int], list[int], list[TokenTree]]:
+        """→ (generated tokens, tokens committed by each round, its tree); the first token is the prefill's."""
+        depth = depth or self.config.block_size - 1
         text = [*prompt, int(self._target(torch.tensor([prompt]), None, None)[0][0, -1].argmax())]
-        rounds = []
+        rounds: list[int] = []
+        trees: list[TokenTree] = []
         while len(text) - len(prompt) < new_tokens:
-            tree = build_tree(self._propose(text, width), torch.tensor(text[-1:]), budget)
+            tree = self._draft(text, budget, width, depth)
             logits = self._verify(text[:-1], tree)
-            accepted = follow(tree, logits.argmax(-1), self.config.block_size - 1)
+            accepted = follow(tree, logits.argmax(-1), depth)
             rounds.append(int(accepted.lengths[0]))
+            trees.append(tree)
             text += accepted.tokens[0, : rounds[-1]].tolist()
-        return text[len(prompt) :][:new_tokens], rounds
+        return text[len(prompt) :][:new_tokens], rounds, trees
+
+    @torch.inference_mode()
+    def plain(self, prompt: list[int], new_tokens: int) -> list[int]:
+        """Greedy decoding without a drafter."""
+        text = list(prompt)
+        for _ in range(new_tokens):
+            text.append(int(self._target(torch.tensor([text]), None, None)[0][0, -1].argmax()))
+        return text[len(prompt) :]
 
     def _target(self, ids, mask, pos):
         out = self.target(ids, attention_mask=mask, position_ids=pos, output_hidden_states=True)
-        taps = torch.cat([out.hidden_states[i + 1] for i in self.config.target_layer_ids], -1)
+        taps = torch.cat([out.hidden_states[i + 1] for i in self.taps], -1)
         return out.logits, taps
 
-    def _propose(self, text: list[int], width: int) -> DraftProposal:
-        """The head over the features of all but the anchor, then its block."""
+    def _build(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
+        """One pass of the head over the features of all but the anchor, then its block."""
+        length, config = self.config.block_size, self.config
         _, taps = self._target(torch.tensor([text[:-1]]), None, None)
         context = self.head.context_kv(taps, torch.arange(len(text) - 1)[None])
-        block = torch.tensor([[text[-1]] + [self.config.mask_token_id] * (self.config.block_size - 1)])
-        slots = torch.arange(len(text) - 1, len(text) - 1 + self.config.block_size)[None]
-        mask = block_mask(len(text) - 1, self.config.block_size, causal=True)
-        hidden = self.head.block_hidden(self.target.get_input_embeddings()(block), slots, context, mask)
+        block = torch.tensor([[text[-1]] + [config.mask_token_id] * (length - 1)])
+        slots = torch.arange(len(text) - 1, len(text) - 1 + length)[None]
+        mask = block_mask(len(text) - 1, length, causal=config.causal)
+        hidden = self.head.block_hidden(self.embed(block), slots, context, mask)
         logprobs = self.target.lm_head(hidden[:, 1:]).log_softmax(-1)
         values, tokens = logprobs.topk(width, dim=-1)
-        return DraftProposal(tokens, values)
+        return build_tree(DraftProposal(tokens, values), torch.tensor(text[-1:]), budget, depth=depth)
+
+    def _grow(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
+        """One pass of the head a depth. A node is a row behind the context's and those of its ancestors."""
+        ids, length = torch.tensor([text]), len(text) - 1
+        features = self.head.fuse(self._target(ids[:, :-1], None, None)[1])
+        rows = torch.arange(length - 1)[None]
+        context = self.head.context_kv(features[:, :-1], self.embed(ids[:, 1:-1]), rows)
+        level: list[tuple[list[int], torch.Tensor]] = []  # of each node: path of tokens, outputs along it
+
+        def expand(tokens: torch.Tensor, parents: torch.Tensor, at: int) -> DraftProposal:
+            nonlocal level
+            above = [([], features[:, -1])] if at == 0 else [level[i] for i in parents[0].tolist()]
+            level = []
+            for token, (path, inputs) in zip(tokens[0].tolist(), above, strict=True):
+                path = [*path, token]
+                # The whole path again, as a chain: the inputs of its rows are known.
+                mask = block_mask(length - 1, len(path), causal=True)[None]
+                where = length - 1 + torch.arange(len(path))[None]
+                chain = inputs.view(1, len(path), -1)
+                outputs, _ = self.head(chain, self.embed(torch.tensor([path])), where, context, mask)
+                level.append((path, torch.cat((chain, outputs[:, -1:]), 1)))
+            last = torch.cat([outputs[:, -1] for _, outputs in level])
+            values, drafted = self.head.logits(last, self.target.lm_head.weight).log_softmax(-1).topk(width)
+            return DraftProposal(self.head.token_ids(drafted)[None], values[None])
+
+        anchor = torch.tensor(text[-1:])
+        return build_tree_by_path(expand, anchor, budget, width=width, depth=depth, frontier=FRONTIER)
 
     def _verify(self, prefix: list[int], tree) -> torch.Tensor:
         """Logits [1, N, V] of the tree's nodes: prefix and tree in one forward, under an explicit mask."""

@@ -1,13 +1,14 @@
-"""Tiny random models on disk: a Llama target and a causal-parallel head that fits it."""
+"""Tiny random models on disk: a Llama target, and heads of each kind that fit it."""
 
 from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead
 from jetspec_sglang.drafters.checkpoint import write_head
-from jetspec_sglang.drafters.head_config import HeadConfig
+from jetspec_sglang.drafters.head_config import AutoregressiveConfig, HeadConfig
 
 VOCAB = 512
 
@@ -45,8 +46,9 @@ def tiny_head(
     block_size: int = 6,
     target_layers: int = 3,
     head_dim: int = 16,
+    causal: bool = True,
 ) -> Path:
-    """A random causal-parallel head for `tiny_target`, in the published format (which rounds it to bf16)."""
+    """A random one-pass head for `tiny_target`, in the published format (which rounds it to bf16)."""
     torch.manual_seed(seed)
     config = HeadConfig(
         hidden_size=64,
@@ -61,9 +63,39 @@ def tiny_head(
         block_size=block_size,
         target_layer_ids=(0, 1),
         mask_token_id=3,
-        causal=True,
+        causal=causal,
         num_target_layers=target_layers,
         max_position_embeddings=4096,
     )
     write_head(folder, config, CausalParallelHead(config).state_dict(), "A random head for tests.")
+    return folder
+
+
+def tiny_eagle_head(
+    folder: Path, *, seed: int = 0, draft_vocab: int | None = 128, block_size: int = 6, target_layers: int = 3
+) -> Path:
+    """A random autoregressive head for `tiny_target`, as `tiny_head`. `draft_vocab` None: the target's lm_head.
+
+    It was trained, as it were, on texts of 32 tokens.
+    """
+    torch.manual_seed(seed)
+    config = AutoregressiveConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        vocab_size=VOCAB,
+        block_size=block_size,
+        max_position_embeddings=32,
+        draft_vocab_size=draft_vocab,
+        target_layer_ids=(0, 1, 1),
+        num_target_layers=target_layers,
+    )
+    head = AutoregressiveHead(config)
+    if config.maps_vocabulary:
+        head.set_draft_vocabulary(torch.randperm(VOCAB)[:draft_vocab].sort().values)
+    write_head(folder, config, head.state_dict(), "A random head for tests.")
     return folder

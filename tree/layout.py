@@ -52,21 +52,22 @@ def full_mask(mask: Tensor, prefix_lens: Tensor, prefix_lens_sum: int | None = N
     """The flat mask that FlashInfer and SGLang's `FULL_MASK` take: bool, `sum_b N * (prefix_b + N)` entries.
 
     Per request a row-major `[N, prefix_len + N]` block: the prefix is visible to every node, then come the
-    request's rows of `mask [B, N, N]`. Requests are concatenated.
+    request's rows of `mask [B, N, N]`. Requests are concatenated. A mask may have more columns than rows, for
+    keys in front of the nodes that are not seen by all; the prefix ends before them.
 
     prefix_lens: `[B]` int. `prefix_lens_sum` is their sum where the host knows it (a scheduler does); without
     it the output size is read from the device.
     """
-    batch, nodes, _ = mask.shape
+    batch, nodes, keys = mask.shape
     if prefix_lens_sum is None:
         prefix_lens_sum = int(prefix_lens.sum())
-    flat = torch.ones(nodes * (prefix_lens_sum + batch * nodes), dtype=torch.bool, device=mask.device)
-    row_lens = prefix_lens.to(torch.int64) + nodes
+    flat = torch.ones(nodes * (prefix_lens_sum + batch * keys), dtype=torch.bool, device=mask.device)
+    row_lens = prefix_lens.to(torch.int64) + keys
     ends = nodes * row_lens.cumsum(0)
     starts = ends - nodes * row_lens
-    slots = torch.arange(nodes, device=mask.device)
-    row_starts = starts[:, None] + slots * row_lens[:, None] + prefix_lens[:, None]
-    flat[row_starts[:, :, None] + slots] = mask
+    rows = torch.arange(nodes, device=mask.device)
+    row_starts = starts[:, None] + rows * row_lens[:, None] + prefix_lens[:, None]
+    flat[row_starts[:, :, None] + torch.arange(keys, device=mask.device)] = mask
     return flat
 
 

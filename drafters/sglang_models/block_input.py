@@ -9,9 +9,9 @@ from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
 @dataclass
 class DraftBlockInput(DFlashVerifyInput):
-    """The draft forward's input: B slots a request, causal among themselves (no mask needed)."""
+    """The draft forward's input: B slots a request, which see each other as the layers' attention type says."""
 
-    tree_mask = None  # what the CPU attention backend reads; None is causal
+    tree_mask = None  # what the CPU attention backend reads; None leaves it to the layers
 
     @classmethod
     def of(cls, block_ids: torch.Tensor, positions: torch.Tensor) -> "DraftBlockInput":

@@ -127,13 +127,11 @@ class Launch:
 
         try:
             head = checkpoint.read_head_config(self.head_folder)
-            # SGLang would run a bidirectional block causally, and its drafts would silently be worthless.
-            checkpoint.require_causal(head)
             checkpoint.check_fits_target(head, self.target.hf_text_config)
         except checkpoint.HeadError as error:
             return str(error)
         last = self.target.num_hidden_layers - 1
-        if last in head.target_layer_ids:
+        if last in head.taps(self.target.num_hidden_layers):
             return (
                 f"the head reads the output of layer {last}, the target's last, which SGLang doesn't hand out"
             )

@@ -76,6 +76,6 @@ HEAD = (
     Refusal(
         "head does not fit",
         lambda it: it.head_problem,
-        "{it.head_problem}; give --speculative-draft-model-path a causal head made for this target.",
+        "{it.head_problem}; give --speculative-draft-model-path a head made for this target.",
     ),
 )

@@ -122,6 +122,17 @@ SERVER: tuple[Symbol, ...] = (
         "self state",
     ),
     function(
+        "model_executor.model_runner_components.spec_aux_hidden_state.resolve_spec_aux_hidden_state_config",
+        "server_args model_config spec_algorithm is_draft_worker",
+    ),
+    class_(
+        "model_executor.model_runner_components.spec_aux_hidden_state.SpecAuxHiddenStateConfig",
+        "dflash_target_layer_ids dflash_draft_num_layers",
+    ),
+    name("environ.envs"),
+    class_("environ.Envs", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
+    function("environ.EnvField.override", "self value"),
+    function(
         "mem_cache.allocation.assign_req_to_token_pool_func",
         "req_pool_indices req_to_token start_offset end_offset out_cache_loc batch_size",
     ),
@@ -211,6 +222,15 @@ SERVER: tuple[Symbol, ...] = (
     function("models.dflash.DFlashAttention.kv_proj_only", "self hidden_states"),
     function("models.dflash.DFlashAttention.apply_k_norm", "self k"),
     function("models.dflash.DFlashAttention.apply_k_rope", "self positions k"),
+    class_("models.llama_eagle3.LlamaForCausalLMEagle3", "load_weights get_hot_token_id"),
+    function("models.llama_eagle3.LlamaForCausalLMEagle3.__init__", "self config quant_config prefix"),
+    function(
+        "models.llama_eagle3.LlamaModel.forward",
+        "self input_ids positions forward_batch input_embeds pp_proxy_tensors",
+    ),
+    class_("models.llama_eagle3.LlamaModel", "fc layers norm embed_tokens"),
+    class_("models.llama_eagle3.LlamaDecoderLayer", "hidden_norm"),
+    class_("models.llama.LlamaAttention", "qkv_proj rotary_emb attn q_size kv_size num_kv_heads head_dim"),
     # KV.
     class_(
         "mem_cache.memory_pool.MHATokenToKVPool",

@@ -6,7 +6,8 @@ committed prefix, that is the other keys, and of the request's own rows those th
 
 * `CAUSAL`         rows up to and including itself: plain decoding, prefill, a chain to verify;
 * `BIDIRECTIONAL`  all rows of the request: a block-diffusion drafter;
-* a tree mask      `[bs, N, N]` bool, True where row i may see row j: a token tree to verify.
+* a tree mask      `[bs, N, N]` bool, True where row i may see row j: a token tree to verify;
+* wider masks      a request `[N, M]` bool over its last M >= N keys: a level of a tree that grows.
 
 `AttentionPlan` holds everything that depends on the batch and not on the layer, so a layer costs a few
 torch operations. Keys are read by slot id; a request whose slots are one run is read in place, as a view.
@@ -36,11 +37,15 @@ class AttentionPlan:
     Args:
         slots: one integer tensor `[lengths[b]]` a request, its cache slots in position order.
         rows: number of query rows of each request.
-        tree_mask: `[bs, N, N]` bool with `N == rows[b]` for every request, or None for `CAUSAL`.
+        tree_mask: a mask `[rows[b], M]` bool for every request, over its last M keys, `rows[b] <= M`; one tensor
+            `[bs, N, M]` or a list. None for `CAUSAL`.
     """
 
     def __init__(
-        self, slots: Sequence[torch.Tensor], rows: Sequence[int], tree_mask: torch.Tensor | None = None
+        self,
+        slots: Sequence[torch.Tensor],
+        rows: Sequence[int],
+        tree_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.rows = list(rows)
         self.lengths = [slot.numel() for slot in slots]
@@ -74,7 +79,7 @@ class AttentionPlan:
         else:
             visible = torch.ones(rows, rows, dtype=torch.bool).tril_()
         mask = torch.zeros(rows, length, dtype=dtype)
-        mask[:, length - rows :].masked_fill_(~visible, -math.inf)
+        mask[:, length - visible.shape[1] :].masked_fill_(~visible, -math.inf)
         return mask.repeat_interleave(group, dim=0)
 
 
@@ -143,12 +148,17 @@ def _attend(query, key_cache, value_cache, keys, mask, scale) -> torch.Tensor:
     return output.view(kv_heads, rows, group, -1).transpose(0, 1).reshape(rows, -1)
 
 
-def _check_tree_mask(tree_mask: torch.Tensor, rows: list[int], lengths: list[int]) -> None:
-    expected = (len(rows), rows[0], rows[0]) if rows else (0, 0, 0)
-    if tree_mask.dtype != torch.bool or tuple(tree_mask.shape) != expected or len(set(rows)) > 1:
-        raise ValueError(
-            f"A tree mask is [bs, N, N] bool: got {tuple(tree_mask.shape)} {tree_mask.dtype} for rows {rows}."
-        )
-    bare = [b for b, (count, length) in enumerate(zip(rows, lengths, strict=True)) if count == length]
-    if bare and not bool(tree_mask[bare].any(dim=-1).all()):
-        raise ValueError("A row without a prefix must see some row: a softmax over nothing is undefined.")
+def _check_tree_mask(
+    tree_mask: torch.Tensor | Sequence[torch.Tensor], rows: list[int], lengths: list[int]
+) -> None:
+    if len(tree_mask) != len(rows):
+        raise ValueError(f"{len(tree_mask)} tree masks for {len(rows)} requests.")
+    for mask, count, length in zip(tree_mask, rows, lengths, strict=True):
+        fits = mask.dim() == 2 and mask.shape[0] == count <= mask.shape[1] <= length
+        if mask.dtype != torch.bool or not fits:
+            raise ValueError(
+                f"A tree mask is [N, M] bool a request, N <= M: got {tuple(mask.shape)} {mask.dtype} for {count} "
+                f"rows and {length} keys."
+            )
+        if mask.shape[1] == length and not bool(mask.any(dim=-1).all()):
+            raise ValueError("A row without a prefix must see some row: a softmax over nothing is undefined.")

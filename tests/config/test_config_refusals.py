@@ -222,7 +222,13 @@ def test_an_empty_prompt_is_refused():
 @pytest.fixture
 def served(monkeypatch):
     settings = TreeSettings(
-        budget=16, depth=7, width=8, expansion="optimal", scoring="accum_logp", acceptance="match"
+        budget=16,
+        depth=7,
+        width=8,
+        expansion="optimal",
+        scoring="accum_logp",
+        acceptance="match",
+        drafter="x",
     )
     monkeypatch.setattr(tree_settings, "_served", settings)
 

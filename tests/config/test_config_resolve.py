@@ -14,7 +14,7 @@ from jetspec_sglang.config import (
     resolve_config,
 )
 
-HEAD = SimpleNamespace(block_size=16)
+HEAD = SimpleNamespace(block_size=16, drafter="causal_parallel")
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,13 @@ CASES = {
     "several problems": ({}, {"tp_size": 2, "page_size": 16, "grammar_backend": "xgrammar"}),
     "budget": ({}, {"speculative_num_draft_tokens": 0}),
     "depth": ({}, {"speculative_num_steps": 8}),
-    "bidirectional": ({"dflash_config": {"target_layer_ids": [1], "mask_token_id": 3}}, {}),
+    "bidirectional": (
+        {
+            "dflash_config": {"target_layer_ids": [1], "mask_token_id": 3},
+            "jetspec_config": {"drafter": "causal_parallel"},
+        },
+        {},
+    ),
     "other target": ({"hidden_size": 128}, {}),
     "last layer": (
         {"dflash_config": {"causal_head": True, "target_layer_ids": [1, 3], "mask_token_id": 3}},
@@ -142,7 +148,7 @@ def test_several_problems_are_told_at_once(settled):
     [
         ("budget", "ConfigError", "give 1 to 1024"),
         ("depth", "ConfigError", "give 1 to 7"),
-        ("bidirectional", "UnsupportedError", "bidirectional"),
+        ("bidirectional", "ConfigError", "but this head is a bidirectional block head"),
         ("other target", "UnsupportedError", "made for this target"),
         ("last layer", "UnsupportedError", "output of layer 3, the target's last"),
         ("no head", "UnsupportedError", "add --speculative-draft-model-path"),

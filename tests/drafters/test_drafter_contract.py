@@ -1,13 +1,20 @@
-"""The served drafter keeps the contract: everything but the engine below it is real, and no model is loaded."""
+"""Served drafters keep the contract: everything but the engine below them is real, and no model is loaded."""
 
 import inspect
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
-from tiny_data import head_config
+from tiny_heads import eagle_config, head_config
 from torch import nn
 
-from jetspec_sglang.drafters.contract import DrafterFactory, DrafterSpec, ServedDrafter
+from jetspec_sglang.drafters.contract import (
+    DrafterFactory,
+    DrafterSpec,
+    MarginalDrafter,
+    PathDrafter,
+    ServedDrafter,
+)
 from jetspec_sglang.drafters.registry import DRAFTERS, ENTRY_POINT_GROUP
 from jetspec_sglang.tree.registry import Registry
 
@@ -16,19 +23,31 @@ def parameters(function):
     return [(p.name, p.kind) for p in inspect.signature(function).parameters.values() if p.name != "self"]
 
 
-@pytest.fixture
-def drafter(monkeypatch):
-    from jetspec_sglang.drafters.sglang_models import causal_parallel
+HEADS = {
+    "causal_parallel": head_config(),
+    "diffusion": head_config(causal=False),
+    "autoregressive": eagle_config(),
+}
+PROTOCOLS = {"marginal": MarginalDrafter, "path": PathDrafter}
 
-    model = SimpleNamespace(layers=[], share_embedding=lambda embedding: None)
+
+@pytest.fixture(params=HEADS)
+def drafter(request, monkeypatch):
+    factory = DRAFTERS.get(request.param)
+    model = SimpleNamespace(
+        layers=[],
+        share_embedding=lambda embedding: None,
+        share=lambda embedding, lm_head: None,
+        get_hot_token_id=lambda: None,
+    )
     bundle = SimpleNamespace(draft_worker=object(), draft_model_runner=object(), draft_model=model)
-    monkeypatch.setattr(causal_parallel, "build_draft_tp_worker", lambda **_: bundle)
+    monkeypatch.setattr(import_module(factory.__module__), "build_draft_tp_worker", lambda **_: bundle)
     target = SimpleNamespace(
         model=SimpleNamespace(get_input_embeddings=nn.Identity, lm_head=nn.Identity()),
-        model_config=SimpleNamespace(context_len=64),
+        model_config=SimpleNamespace(context_len=64, num_hidden_layers=4),
     )
-    return DRAFTERS.get("causal_parallel")(
-        head=head_config(),
+    return factory(
+        head=HEADS[request.param],
         width=2,
         depth=3,
         server_args=None,
@@ -39,18 +58,24 @@ def drafter(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("name", list(DRAFTERS))
+def test_the_table_of_drafters():
+    assert set(HEADS) <= set(DRAFTERS)
+
+
+@pytest.mark.parametrize("name", HEADS)
 def test_signatures_are_those_of_the_contract(name):
     factory = DRAFTERS.get(name)
     assert parameters(factory) == parameters(DrafterFactory.__call__)
-    for method in ("append_context", "propose"):
-        assert parameters(getattr(factory, method)) == parameters(getattr(ServedDrafter, method))
+    conditioning = DrafterSpec.of_head(HEADS[name], 3, 4).conditioning
+    asked = {"marginal": MarginalDrafter.propose, "path": PathDrafter.expander}[conditioning]
+    for method in (ServedDrafter.append_context, ServedDrafter.slots, asked):
+        assert parameters(getattr(factory, method.__name__)) == parameters(method)
 
 
 def test_a_drafter_has_what_the_worker_uses(drafter):
-    assert isinstance(drafter, ServedDrafter)
-    assert drafter.spec == DrafterSpec.of_head(head_config(), block_length=4)
-    assert drafter.block_length == 4
+    assert isinstance(drafter, PROTOCOLS[drafter.spec.conditioning])
+    assert drafter.spec == DrafterSpec.of_head(HEADS[drafter.spec.name], 3, 4)
+    assert drafter.slots(3) == HEADS[drafter.spec.name].slots(3)
 
 
 def test_a_drafter_that_lacks_something_is_no_served_drafter(drafter):

@@ -1,10 +1,9 @@
 import dataclasses
 
 import pytest
-from tiny_data import head_config
+from tiny_heads import eagle_config, head_config
 
 from jetspec_sglang.drafters.contract import DrafterSpec
-from jetspec_sglang.drafters.registry import DRAFTERS
 from jetspec_sglang.tree import registry
 from jetspec_sglang.tree.registry import Registry, RegistryError
 
@@ -39,14 +38,36 @@ def test_entry_points_join_the_table(monkeypatch):
         list(taken)
 
 
-def test_the_table_of_drafters():
-    assert "causal_parallel" in DRAFTERS
+def test_spec_says_the_truth_of_each_kind():
+    causal = DrafterSpec.of_head(head_config(), 3, 4)
+    assert (causal.name, causal.conditioning, causal.causal) == ("causal_parallel", "marginal", True)
+    assert (causal.block_length, causal.forwards_per_round, causal.mask_token_id) == (4, 1, 3)
+    whole = DrafterSpec.of_head(head_config(causal=False), 3, 4)
+    assert (whole.name, whole.conditioning, whole.causal) == ("diffusion", "marginal", False)
+    assert (whole.block_length, whole.forwards_per_round) == (5, 1)
+    by_path = DrafterSpec.of_head(eagle_config(), 3, 4)
+    assert (by_path.name, by_path.conditioning) == ("autoregressive", "path")
+    assert (by_path.block_length, by_path.forwards_per_round, by_path.mask_token_id) == (4, 3, None)
 
 
-def test_spec_of_a_head():
-    spec = DrafterSpec.of_head(head_config())
-    assert (spec.conditioning, spec.forwards_per_round, spec.block_length) == ("marginal", 1, 5)
+def test_spec_is_checked_and_frozen():
+    spec = DrafterSpec.of_head(head_config(), 3, 4)
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.causal = False
     with pytest.raises(ValueError, match="block_length is 1"):
-        DrafterSpec.of_head(head_config(), block_length=1)
+        DrafterSpec.of_head(head_config(), 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("head", "slots", "rows"),
+    [
+        (head_config(), [2, 3, 4], 4),
+        (head_config(causal=False), [5, 5, 5], 5),
+        (eagle_config(), [1, 9, 17], 8),
+    ],
+    ids=lambda value: getattr(value, "drafter", ""),
+)
+def test_scratch_that_drafting_takes(head, slots, rows):
+    """A causal block is cut, a bidirectional one is not; an autoregressive head drafts from 8 nodes a depth."""
+    assert [head.slots(depth) for depth in (1, 2, 3)] == slots
+    assert head.rows(3) == rows

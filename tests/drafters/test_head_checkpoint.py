@@ -15,7 +15,6 @@ from jetspec_sglang.drafters.checkpoint import (
     default_target_layer_ids,
     load_head_tensors,
     read_head_config,
-    require_causal,
     write_head,
 )
 
@@ -182,9 +181,3 @@ def test_head_and_target_must_fit():
     for key, mine in (("hidden_size", 32), ("vocab_size", 96), ("num_hidden_layers", 4)):
         with pytest.raises(HeadError, match=f"{mine}, target has {key} 7"):
             check_fits_target(head_config(), SimpleNamespace(**target | {key: 7}))
-
-
-def test_a_bidirectional_head_is_refused_where_a_causal_one_is_needed():
-    require_causal(head_config())
-    with pytest.raises(HeadError, match="bidirectional"):
-        require_causal(head_config(causal=False))

@@ -108,6 +108,27 @@ def test_a_chain_mask_is_the_causal_block():
     torch.testing.assert_close(with_mask, without)
 
 
+def test_a_mask_may_reach_into_the_prefix():
+    """Equal to a longer forward under the whole mask, of which only the last rows are asked for."""
+    case = {
+        "heads": (4, 2), "dtype": torch.float32, "kind": "verify_causal", "rows": [7, 7], "prefixes": [4, 2],
+        "scattered": True, "seed": 3,
+    }  # fmt: skip
+    query, key, value, slots, _ = build(case)
+    mask = torch.rand(2, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.5
+    whole = tree_attention(query, key, value, AttentionPlan(slots, [7, 7], mask), 0.25).view(2, 7, -1)
+    last = query.view(2, 7, 4, 16)[:, 4:].flatten(0, 1)
+    wide = AttentionPlan(slots, [3, 3], mask[:, 4:])
+    torch.testing.assert_close(tree_attention(last, key, value, wide, 0.25).view(2, 3, -1), whole[:, 4:])
+    # The prefix in the mask, too, as a list of masks that differ in length.
+    full = [
+        torch.cat((torch.ones(3, n, dtype=torch.bool), m), 1)
+        for n, m in zip([4, 2], mask[:, 4:], strict=True)
+    ]
+    listed = AttentionPlan(slots, [3, 3], full)
+    torch.testing.assert_close(tree_attention(last, key, value, listed, 0.25).view(2, 3, -1), whole[:, 4:])
+
+
 def test_query_may_be_a_strided_part_of_a_fused_projection():
     fused = torch.randn(5, 4 * 16 + 7)
     query = fused[:, : 4 * 16].view(5, 4, 16)
@@ -133,9 +154,13 @@ def test_wrong_plans_are_refused():
         AttentionPlan(two, [1])
     with pytest.raises(ValueError, match="part of the keys"):
         AttentionPlan(two, [1, 6])
-    with pytest.raises(ValueError, match=r"\[bs, N, N\] bool"):
+    with pytest.raises(ValueError, match=r"\[N, M\] bool"):
         AttentionPlan(two, [2, 2], torch.ones(2, 3, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"\[bs, N, N\] bool"):
+    with pytest.raises(ValueError, match=r"\[N, M\] bool"):
         AttentionPlan(two, [2, 2], torch.ones(2, 2, 2))
+    with pytest.raises(ValueError, match=r"\[N, M\] bool"):
+        AttentionPlan(two, [2, 2], torch.ones(2, 2, 5, dtype=torch.bool))  # the first has 4 keys
+    with pytest.raises(ValueError, match="1 tree masks for 2"):
+        AttentionPlan(two, [2, 2], [torch.ones(2, 2, dtype=torch.bool)])
     with pytest.raises(ValueError, match="without a prefix"):
         AttentionPlan([torch.arange(2)], [2], torch.zeros(1, 2, 2, dtype=torch.bool))

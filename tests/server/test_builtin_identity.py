@@ -40,7 +40,7 @@ def test_part_of_the_matrix(serve, plain, budget, overlap):
     if budget == 16:
         oracle = Oracle(str(builtin_target()), str(builtin_head()))
         answer = builtin.ask(jetspec, (cases[0][0], 48))
-        tokens, rounds = oracle.decode(cases[0][0], 48, budget=16, width=15)
+        tokens, rounds, _ = oracle.decode(cases[0][0], 48, budget=16, width=15)
         assert answer["output_ids"] == tokens
         assert answer["meta_info"]["spec_verify_ct"] == len(rounds)
     jetspec.stop()

@@ -66,7 +66,7 @@ def test_rounds_are_those_of_the_method(models, jetspec):
     oracle = Oracle(models["target"], models["head"])
     for ids in prompts(9)[2:6]:
         answer = greedy(jetspec, ids, 40)
-        tokens, rounds = oracle.decode(ids, 40, budget=16, width=15)
+        tokens, rounds, _ = oracle.decode(ids, 40, budget=16, width=15)
         assert answer["output_ids"] == tokens
         assert answer["meta_info"]["spec_verify_ct"] == len(rounds)
         assert answer["meta_info"]["spec_num_correct_drafts"] == sum(rounds) - len(rounds)

@@ -44,7 +44,7 @@ WISHES = [
 
 
 def test_the_text_is_the_same_whatever_the_tree(server, models):
-    expected, _ = Oracle(models["target"], models["head"]).decode(PROMPT, 24, budget=1, width=1)
+    expected, _, _ = Oracle(models["target"], models["head"]).decode(PROMPT, 24, budget=1, width=1)
     with ThreadPoolExecutor(len(WISHES)) as pool:  # side by side in the same rounds
         answers = list(pool.map(lambda own: ask(server, PROMPT, 24, **own), WISHES))
     for own, answer in zip(WISHES, answers, strict=True):
@@ -56,7 +56,7 @@ def test_traced_rounds_are_the_trees_of_the_method(server, models):
         pytest.skip("an adaptive budget cuts the trees")
     answer = ask(server, PROMPT, 24, trace=True, budget=9)
     rows = [row for row in info(server)["trace"] if row["rid"] == answer["meta_info"]["id"]]
-    tokens, lengths = Oracle(models["target"], models["head"]).decode(PROMPT, 24, budget=9, width=15)
+    tokens, lengths, _ = Oracle(models["target"], models["head"]).decode(PROMPT, 24, budget=9, width=15)
     assert [row["round"] for row in rows] == list(range(len(lengths)))
     assert [len(row["committed"]) for row in rows] == lengths
     assert [token for row in rows for token in row["committed"]][:23] == tokens[1:]

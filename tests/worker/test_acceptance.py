@@ -14,7 +14,13 @@ from jetspec_sglang.tree import DraftProposal, SampledTree, build_tree
 from jetspec_sglang.tree_settings import TreeSettings
 
 SERVER = TreeSettings(
-    budget=12, depth=3, width=4, expansion="optimal", scoring="accum_logp", acceptance="traversal"
+    budget=12,
+    depth=3,
+    width=4,
+    expansion="optimal",
+    scoring="accum_logp",
+    acceptance="traversal",
+    drafter="x",
 )
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetspec_sglang.deferred_context import MOST_TOKENS, DeferredContext, last_writes
+from jetspec_sglang.drafters.contract import CommittedTokens
 from jetspec_sglang.kv import SINK
 
 
@@ -15,7 +16,8 @@ class Pool:
         self.rows: dict[int, float] = {}
         self.calls = 0
 
-    def append_context(self, taps, slots, positions) -> None:
+    def append_context(self, committed: CommittedTokens) -> None:
+        taps, slots = committed.taps, committed.slots
         self.calls += 1
         real = slots[slots != SINK].tolist()
         assert len(real) == len(set(real))  # a scatter with duplicates has no defined winner
@@ -27,7 +29,8 @@ class Pool:
 def write(rng_slots: list[int], start: int):
     slots = torch.tensor(rng_slots)
     taps = torch.arange(start, start + len(rng_slots)).float()[:, None]
-    return taps, slots, torch.zeros_like(slots)
+    unused = torch.zeros_like(slots)
+    return CommittedTokens(taps, slots, unused, unused, unused)
 
 
 rounds = st.lists(
@@ -41,8 +44,8 @@ def test_the_last_write_stays(sequence):
     deferred = DeferredContext(later)
     for number, (drafted, slots) in enumerate(sequence):
         entry = write(slots, 10 * number)
-        now.append_context(*entry)
-        (deferred.append if drafted else deferred.defer)(*entry)
+        now.append_context(entry)
+        (deferred.append if drafted else deferred.defer)(entry)
     deferred.flush()
     assert later.rows == now.rows
 
@@ -51,7 +54,7 @@ def test_it_is_bounded():
     pool = Pool()
     deferred = DeferredContext(pool)
     for number in range(MOST_TOKENS):
-        deferred.defer(*write([1 + number % 7], number))
+        deferred.defer(write([1 + number % 7], number))
     assert pool.calls == 1
     assert pool.rows[1 + (MOST_TOKENS - 1) % 7] == MOST_TOKENS - 1
 

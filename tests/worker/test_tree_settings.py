@@ -8,7 +8,7 @@ from jetspec_sglang.tree import DraftProposal, build_tree
 from jetspec_sglang.tree_settings import TreeSettings
 
 SERVER = TreeSettings(
-    budget=16, depth=5, width=8, expansion="optimal", scoring="accum_logp", acceptance="match"
+    budget=16, depth=5, width=8, expansion="optimal", scoring="accum_logp", acceptance="match", drafter="x"
 )
 
 

@@ -1,4 +1,6 @@
-"""The causal-parallel head as SGLang serves it: one forward over `[anchor, MASK, …]`, one row of candidates a depth.
+"""One-pass heads as SGLang serves them: one forward over `[anchor, MASK, …]`, one row of candidates a depth.
+
+Causal parallel and diffusion heads differ in what a slot of the block sees, which the head's config says.
 
 The head keeps a KV cache of its own over the committed text. Its slots are the target's slot ids, so a prefix
 that SGLang's radix cache knows is known to the head too, and retraction or abort needs nothing from us.
@@ -15,14 +17,13 @@ from torch import nn
 from jetspec_sglang.kernels.top_k import top_k_entropy, top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
-from ..contract import DrafterSpec
+from ..checkpoint_block import ARCHITECTURE, block_is_causal
+from ..contract import CommittedTokens, DrafterSpec
 from ..head_config import HeadConfig
 from .block_input import DraftBlockInput
 
-ARCHITECTURE = "DFlashDraftModel"  # what published heads name in config.json
 
-
-class CausalParallelModel(DFlashDraftModel):
+class BlockModel(DFlashDraftModel):
     """SGLang's DFlash module, told the truth about causality.
 
     Published JetSpec heads say `dflash_config.causal_head`, which SGLang does not read: it would run them
@@ -30,7 +31,7 @@ class CausalParallelModel(DFlashDraftModel):
     """
 
     def __init__(self, config, quant_config=None, prefix: str = "") -> None:
-        config.is_causal = True
+        config.is_causal = block_is_causal(config.to_dict())
         config.layer_types = ["full_attention"] * config.num_hidden_layers
         super().__init__(config, quant_config, prefix)
         self._target_embedding: list[nn.Module] = []  # in a list: its parameters are not ours
@@ -45,7 +46,7 @@ class CausalParallelModel(DFlashDraftModel):
         return self._target_embedding[0](input_ids)
 
 
-class CausalParallelDrafter:
+class BlockDrafter:
     """Drafts for a batch of requests: `append_context` after each commit, `propose` once a round.
 
     The head's weights and KV pool live in an SGLang worker of their own (`self.worker`), which shares the
@@ -64,7 +65,7 @@ class CausalParallelDrafter:
         target_worker,
         attention_backend: str,
     ) -> None:
-        ModelRegistry.models[ARCHITECTURE] = CausalParallelModel
+        ModelRegistry.models[ARCHITECTURE] = BlockModel
         target = target_worker.model_runner
         bundle = build_draft_tp_worker(
             server_args=server_args,
@@ -81,26 +82,26 @@ class CausalParallelDrafter:
         self.lm_head = target.model.lm_head
         self.head = head
         self.width = width
-        # A causal block's first rows don't depend on its length, so rows that no tree can use are not run.
-        self.spec = DrafterSpec.of_head(head, block_length=depth + 1)
-        self.block_length = self.spec.block_length
+        self.spec = DrafterSpec.of_head(head, depth, target.model_config.num_hidden_layers)
         self.context_limit = target.model_config.context_len
         self._layers = [layer.self_attn for layer in self.model.layers]
 
-    @torch.inference_mode()
-    def append_context(self, taps: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
-        """Write the head's context K/V of committed tokens.
+    def slots(self, depth: int) -> int:
+        """A causal block's first rows don't depend on its length, so rows that no tree can use are not run."""
+        return self.head.slots(depth)
 
-        taps: [T, K*H], the target's features; slots: [T] int64; positions: [T] int64.
-        """
-        context = self.model.project_target_hidden(taps)
-        positions = positions.clamp(max=self.context_limit - 1)
+    @torch.inference_mode()
+    def append_context(self, committed: CommittedTokens) -> None:
+        """Write the head's context K/V of committed tokens."""
+        context = self.model.project_target_hidden(committed.taps)
+        positions = committed.positions.clamp(max=self.context_limit - 1)
+        where = KVWriteLoc(committed.slots, physical=True)
         pool = self.runner.token_to_kv_pool
         for attention in self._layers:
             k, v = attention.kv_proj_only(context)
             k = attention.apply_k_rope(positions, attention.apply_k_norm(k))
             shape = (-1, attention.num_kv_heads, attention.head_dim)
-            pool.set_kv_buffer(attention.attn, KVWriteLoc(slots, physical=True), k.view(shape), v.view(shape))
+            pool.set_kv_buffer(attention.attn, where, k.view(shape), v.view(shape))
 
     @torch.inference_mode()
     def propose(
@@ -114,9 +115,9 @@ class CausalParallelDrafter:
     ) -> DraftProposal:
         """Candidates for the first L - 1 depths below `anchors` [B] int64.
 
-        slots: [B, L] int64, L up to the block length, reserved slots behind the committed prefix; the block's
-        K/V is scratch there, overwritten by the next `append_context`. `batch` is left in draft shape: its
-        caller owns it.
+        slots: [B, L] int64, as many as `slots` says, reserved ones behind the committed prefix; the block's K/V
+        is scratch there, overwritten by the next `append_context`. `batch` is left in draft shape: its caller
+        owns it.
         """
         length = slots.shape[1]
         block = anchors[:, None].repeat(1, length)
