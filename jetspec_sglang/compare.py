@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import requests
 import typer
@@ -22,6 +22,9 @@ from .builtin.head import BuiltinHeadError, builtin_head
 from .builtin.prompts import PromptError
 from .builtin.target import BuiltinTargetError, builtin_target
 from .serving import Server, ServerError
+
+if TYPE_CHECKING:
+    from .drafters.head_config import AnyHead
 
 Name = TypeVar("Name")
 
@@ -124,7 +127,7 @@ def model_folders(target: Path | None, head: Path | None) -> tuple[Path, Path]:
         _check_model_folder(target, "--target")
     try:
         head = head or builtin_head()  # first, as it costs nothing to find out
-        head_block_length(head)
+        read_head(head)
         target = target or builtin_target()
         _check_fit(head, target)
         return target, head
@@ -147,12 +150,17 @@ def _check_fit(head: Path, target: Path) -> None:
 def _check_model_folder(folder: Path, option: str) -> None:
     if not folder.is_dir():
         raise CompareError(f"{option}: there is no folder {folder}.")
-    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+    if not (folder / "config.json").is_file() or not _weights(folder):
         raise CompareError(f"{option}: {folder} is no model folder (config.json and *.safetensors).")
 
 
-def head_block_length(head: Path) -> int:
-    """Tokens of a block of `head`, the anchor included.
+def _weights(folder: Path) -> bool:
+    """The first EAGLE-3 heads were published as *.bin."""
+    return any(file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern))
+
+
+def read_head(head: Path) -> "AnyHead":
+    """What kind of head it is, and its block length.
 
     Raises:
         CompareError: the folder holds something other than a draft head.
@@ -160,7 +168,7 @@ def head_block_length(head: Path) -> int:
     from .drafters.checkpoint import HeadError, read_head_config
 
     try:
-        return read_head_config(head).block_size
+        return read_head_config(head)
     except HeadError as error:
         raise CompareError(f"{head} holds no draft head: {error}.") from error
 

@@ -23,8 +23,8 @@ from .compare import (
     CompareError,
     Dtype,
     ending_cleanly,
-    head_block_length,
     model_folders,
+    read_head,
     terminal,
     writable,
 )
@@ -57,14 +57,22 @@ KINDS = {
     TREES: Kind(Measurement.of_row, eval_report.show),
     LOAD: Kind(eval_load.Served.of_row, eval_load.show),
 }
+HEAD_ITSELF: tuple[str, str, Path | None] = (
+    "",
+    "",
+    None,
+)  # label, drafter and folder where the user names none
 NOT_UNDER_LOAD = ("expansions", "scoring", "eager_width", "acceptance")
 
 
 def evaluate(
     context: typer.Context,
     drafters: Annotated[
-        str, typer.Option(help="Kinds of heads, each with its folder unless that is --head: NAME[=FOLDER],…")
-    ] = "causal_parallel",
+        str | None,
+        typer.Option(
+            help="Several heads: NAME[=FOLDER],… (default: --head, served as what it was trained for)."
+        ),
+    ] = None,
     budgets: Annotated[str, typer.Option(help="Budgets: nodes of a tree, root included.")] = "16,64",
     expansions: Annotated[str, typer.Option(help="Any of chain,eager,optimal.")] = "chain,eager,optimal",
     scoring: Annotated[
@@ -117,7 +125,7 @@ def evaluate(
         chosen = load_prompts(prompts)
         chosen = mixed(chosen, limit or len(chosen))
         nodes = parse_numbers("--budgets", budgets)
-        asked = parse_drafters(drafters, DRAFTERS)
+        asked = parse_drafters(drafters, DRAFTERS) if drafters else [HEAD_ITSELF]
         policies, wanted = parse_scorings(scoring), parse_expansions(expansions)
         acceptances = parse_acceptances(acceptance, temperature)
         at_once = parse_numbers("--concurrency", concurrency) if concurrency else []
@@ -156,7 +164,8 @@ def _heads(
     heads = []
     for label, name, own in asked:
         folder, head_folder = model_folders(target, own or head)
-        heads.append(Head(label, name, head_folder, head_block_length(head_folder)))
+        kind = read_head(head_folder)
+        heads.append(Head(label or kind.drafter, name or kind.drafter, head_folder, kind.block_size))
     return folder, heads
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import typer
 
@@ -21,7 +22,7 @@ for module in (demo, eval):
     module.Chat = FakeChat
 for module in (demo, eval, tree_command):
     module.model_folders = lambda target, head: (Path("/target"), head or Path("/head"))
-eval.head_block_length = lambda head: 8
+eval.read_head = lambda head: SimpleNamespace(drafter="causal_parallel", block_size=8)
 
 if __name__ == "__main__":
     command = {"demo": demo.demo, "eval": eval.evaluate, "tree": tree_command.tree}[sys.argv.pop(1)]
