@@ -1,1 +1,1 @@
-"""Training of draft heads: data, fit, export."""
+"""Training of draft heads in four stages: data, features, fit, export."""

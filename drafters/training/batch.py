@@ -1,46 +1,78 @@
 """From sequences to one padded training batch: anchors, block slots, attention mask and labels.
 
 For an anchor position a (a response token that has no feature yet) the head sees the taps of positions < a
-and the block [token a, MASK, MASK, ...] at positions a, a+1, ...; slot k >= 1 is labelled with token a+k,
-and the teacher is the target's distribution after position a+k-1.
+and drafts the tokens a+1, a+2, ...: depth k >= 1 is labelled with token a+k, and the teacher is the target's
+distribution after position a+k-1. The anchor itself is no label. A block drafter reads the block
+[token a, MASK, MASK, ...] at positions a, a+1, ...; an autoregressive one the tokens themselves.
 
-Depth weights exp(-(k-1)/gamma) are applied by sampling instead of multiplying: an anchor's block is cut
-after slot k with the probability that makes slot k appear with exactly that weight. The expectation of the
-loss is the same, and slots nobody would have learned much from are never computed (gamma 4, block 8: 4.7
-slots instead of 8). Only a causal head may do so, since its slots do not see the ones cut off; a
-bidirectional one gets full blocks and real weights.
+Depth weights exp(-(k-1)/gamma) are applied by sampling instead of multiplying: an anchor's labels end after
+depth k with the probability that makes depth k appear with exactly that weight. The expectation of the loss is
+the same, and depths nobody would have learned much from are never computed (gamma 4, block 8: 3.7 depths instead
+of 7). The slots of a causal block end with the labels, since they do not see the ones cut off; a bidirectional
+block is always whole.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..head_config import HeadConfig
-from .shards import Sequence
+from ..head_config import AnyHead, HeadConfig
+from .shards import Hidden, Sequence, Teacher, TopK
+
+Cut = tuple[int, int]  # an anchor's position, and how many depths below it are labelled
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The blocks of b sequences side by side, S slots each (padded)."""
+
+    ids: Tensor  # [b, S] int64: anchor token or mask
+    positions: Tensor  # [b, S] int64, absolute
+    block_of: Tensor  # [b, S] int64: number of the block in its sequence, -1 is padding
+    context_len: Tensor  # [b, S] int64: context tokens the slot may see, all before its anchor
+
+    def mask(self, context: int, causal: bool) -> Tensor:
+        """[b, S, context + S] bool, True = may attend: the slot's own context and block, no other block's.
+
+        Padding is a block of its own, so that no row is without a key.
+        """
+        block = self.block_of[:, :, None] == self.block_of[:, None, :]
+        if causal:
+            block &= self.positions[:, :, None] >= self.positions[:, None, :]
+        seen = torch.arange(context, device=block.device) < self.context_len[:, :, None]
+        return torch.cat((seen, block), dim=2)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """b sequences, T context tokens, S slots (padded), R labelled slots."""
+    """b sequences of T tokens, A anchors each (padded), R labels."""
 
+    tokens: Tensor  # [b, T] int64
     taps: Tensor  # [b, T, K*H] bfloat16
-    block_ids: Tensor  # [b, S] int64: anchor token or mask
-    positions: Tensor  # [b, S] int64, absolute
-    mask: Tensor  # [b, S, T+S] bool, True = may attend
-    rows: Tensor  # [R] int64 into the flattened [b*S]
+    anchors: Tensor  # [b, A] int64, padded with 1
+    slots: Slots | None  # of block drafters
+    # Where the head's output for a label is: in [b*S] for block drafters, in [b*A*(B-1)] else.
+    rows: Tensor  # [R] int64
     labels: Tensor  # [R] int64
     depths: Tensor  # [R] int64, 1..block_size-1
-    weights: Tensor  # [R] float32
-    topk_ids: Tensor  # [R, 16] int32
-    topk_logprobs: Tensor  # [R, 16] float16
-    anchors: int
+    teacher: Teacher  # R rows
+    count: int  # anchors in all
 
-    def context_positions(self) -> Tensor:
-        return torch.arange(self.taps.shape[1]).expand(self.taps.shape[:2])
+    def to(self, device: torch.device | str) -> Batch:
+        return _moved(self, device)
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Batch | Slots | TopK | Hidden):
+        return replace(value, **{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})
+    return value
 
 
 def depth_weights(block_size: int, gamma: float) -> list[float]:
@@ -49,75 +81,92 @@ def depth_weights(block_size: int, gamma: float) -> list[float]:
 
 
 def sample_anchors(
-    sequence: Sequence, count: int, config: HeadConfig, gamma: float, generator: torch.Generator
-) -> list[tuple[int, int]]:
-    """Up to ``count`` different anchors and their block lengths, (position, slots) by position."""
+    sequence: Sequence, count: int, block_size: int, gamma: float, generator: torch.Generator
+) -> list[Cut]:
+    """Up to ``count`` different anchors, by position, with the depths that are labelled."""
     candidates = sequence.anchors()
     chosen = torch.randperm(len(candidates), generator=generator)[:count].sort().values.tolist()
     draws = torch.rand(len(chosen), generator=generator).tolist()
-    weights = depth_weights(config.block_size, gamma)
-    blocks = []
-    for index, draw in zip(chosen, draws, strict=True):
-        depth = sum(draw < weight for weight in weights) if config.causal else len(weights)
-        anchor = candidates[index]
-        if config.causal:  # slots past the end have no label; a bidirectional head sees them all the same
-            depth = min(depth, len(sequence.tokens) - 1 - anchor)
-        blocks.append((anchor, 1 + depth))
-    return blocks
+    weights = depth_weights(block_size, gamma)
+    last = len(sequence.tokens) - 1
+    return [
+        (candidates[index], min(sum(draw < weight for weight in weights), last - candidates[index]))
+        for index, draw in zip(chosen, draws, strict=True)
+    ]
 
 
-def collate(
-    sequences: list[Sequence], blocks: list[list[tuple[int, int]]], config: HeadConfig, gamma: float
-) -> Batch:
-    """Blocks of a sequence side by side; each sees its own context and itself, never another block."""
-    context = max(anchor for each in blocks for anchor, _ in each)
-    slots = max(sum(length for _, length in each) for each in blocks)
-    size = (len(sequences), slots)
+def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -> Batch:
+    """One batch of the labels that ``cuts`` names for each sequence."""
+    # An autoregressive head also reads the drafted tokens, which the text has.
+    reach = 0 if isinstance(config, HeadConfig) else config.block_size
+    context = max(each[-1][0] for each in cuts) + reach
+    tokens = torch.zeros(len(sequences), context, dtype=torch.int64)
     taps = torch.zeros(len(sequences), context, config.tap_width, dtype=torch.bfloat16)
-    block_ids = torch.full(size, config.mask_token_id)
-    positions = torch.zeros(size, dtype=torch.int64)
-    block_of = torch.full(size, -1)  # which block a slot belongs to
-    context_len = torch.zeros(size, dtype=torch.int64)
-    rows, labels, depths, topk_ids, topk_logprobs = [], [], [], [], []
-    for i, (sequence, each) in enumerate(zip(sequences, blocks, strict=True)):
-        used = each[-1][0]
+    anchors = torch.ones(len(sequences), max(map(len, cuts)), dtype=torch.int64)
+    starts, depths, of_sequence, of_anchor = [], [], [], []
+    for i, (sequence, each) in enumerate(zip(sequences, cuts, strict=True)):
+        used = min(each[-1][0] + reach, len(sequence.tokens))
+        tokens[i, :used] = sequence.tokens[:used]
         taps[i, :used] = sequence.taps[:used]
-        anchors, lengths = (torch.tensor(column) for column in zip(*each, strict=True))
-        total = int(lengths.sum())
-        depth = torch.arange(total) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-        start = anchors.repeat_interleave(lengths)
-        positions[i, :total] = start + depth
-        context_len[i, :total] = start
-        block_of[i, :total] = torch.arange(len(each)).repeat_interleave(lengths)
-        block_ids[i, :total][depth == 0] = sequence.tokens[anchors]
-        labelled = ((depth > 0) & (start + depth < len(sequence.tokens))).nonzero()[:, 0]
-        at = positions[i, labelled]
-        rows.append(labelled + i * slots)
-        depths.append(depth[labelled])
-        labels.append(sequence.tokens[at])
-        topk_ids.append(sequence.topk_ids[at - 1])
-        topk_logprobs.append(sequence.topk_logprobs[at - 1])
-    same_block = (
-        block_of[:, :, None] == block_of[:, None, :]
-    )  # padding is a block of its own: no row without a key
-    if config.causal:
-        same_block &= positions[:, :, None] >= positions[:, None, :]
-    sees_context = torch.arange(context) < context_len[:, :, None]
-    depth_of = torch.cat(depths)
-    if config.causal:
-        weights = torch.ones(len(depth_of))
+        positions, counts = (torch.tensor(column) for column in zip(*each, strict=True))
+        anchors[i, : len(each)] = positions
+        index = torch.arange(len(each)).repeat_interleave(counts)
+        starts.append(positions[index])
+        depths.append(_count(counts) + 1)
+        of_sequence.append(torch.full_like(index, i))
+        of_anchor.append(index)
+    at = [start + depth for start, depth in zip(starts, depths, strict=True)]
+    depth, row, column = torch.cat(depths), torch.cat(of_sequence), torch.cat(of_anchor)
+    slots = None
+    if isinstance(config, HeadConfig):
+        slots, first = block_slots(sequences, cuts, config)
+        rows = row * slots.ids.shape[1] + first[row, column] + depth
     else:
-        weights = torch.tensor([0.0, *depth_weights(config.block_size, gamma)])[depth_of]
+        rows = (row * anchors.shape[1] + column) * (config.block_size - 1) + depth - 1
     return Batch(
+        tokens=tokens,
         taps=taps,
-        block_ids=block_ids,
-        positions=positions,
-        mask=torch.cat((sees_context, same_block), dim=2),
-        rows=torch.cat(rows),
-        labels=torch.cat(labels),
-        depths=depth_of,
-        weights=weights / weights.sum(),
-        topk_ids=torch.cat(topk_ids),
-        topk_logprobs=torch.cat(topk_logprobs),
-        anchors=sum(len(each) for each in blocks),
+        anchors=anchors,
+        slots=slots,
+        rows=rows,
+        labels=torch.cat([sequence.tokens[each] for sequence, each in zip(sequences, at, strict=True)]),
+        depths=depth,
+        teacher=_joined([s.teacher.at(each - 1) for s, each in zip(sequences, at, strict=True)]),
+        count=sum(map(len, cuts)),
     )
+
+
+def block_slots(sequences: list[Sequence], cuts: list[list[Cut]], config: HeadConfig) -> tuple[Slots, Tensor]:
+    """Slots of all blocks, and [b, A] where in its row each block begins."""
+
+    def length(depth: int) -> int:
+        return 1 + depth if config.causal else config.block_size
+
+    size = (len(cuts), max(sum(length(depth) for _, depth in each) for each in cuts))
+    ids = torch.full(size, config.mask_token_id)
+    positions = torch.zeros(size, dtype=torch.int64)
+    context_len = torch.zeros(size, dtype=torch.int64)
+    block_of = torch.full(size, -1)
+    first = torch.zeros(len(cuts), max(map(len, cuts)), dtype=torch.int64)
+    for i, (sequence, each) in enumerate(zip(sequences, cuts, strict=True)):
+        anchors = torch.tensor([anchor for anchor, _ in each])
+        lengths = torch.tensor([length(depth) for _, depth in each])
+        total, starts = int(lengths.sum()), lengths.cumsum(0) - lengths
+        first[i, : len(each)] = starts
+        ids[i, starts] = sequence.tokens[anchors]
+        context_len[i, :total] = anchors.repeat_interleave(lengths)
+        positions[i, :total] = context_len[i, :total] + _count(lengths)
+        block_of[i, :total] = torch.arange(len(each)).repeat_interleave(lengths)
+    return Slots(ids, positions, block_of, context_len), first
+
+
+def _count(lengths: Tensor) -> Tensor:
+    """[3, 2] -> [0, 1, 2, 0, 1]."""
+    return torch.arange(int(lengths.sum())) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+
+
+def _joined(teachers: list[Teacher]) -> Teacher:
+    top_k = [each for each in teachers if isinstance(each, TopK)]
+    if top_k:
+        return TopK(torch.cat([t.ids for t in top_k]), torch.cat([t.logprobs for t in top_k]))
+    return Hidden(torch.cat([each.states for each in teachers if isinstance(each, Hidden)]))

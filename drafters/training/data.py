@@ -1,112 +1,181 @@
-"""The data stage: prompts in, shards out.
+"""The stage `data`: prompts in, shards of token sequences out.
 
-Writes `heldout-*.safetensors` (answers to the held-out prompts) once, then `shard-*.safetensors`
-until N response tokens are there. A second call goes on where the first stopped. Several processes with
-`worker` 0…K-1 share the work: on a busy machine K of one thread are faster than one of K threads.
+Writes `heldout-*.safetensors` (the target's answers to the held-out prompts) once, then `shard-*.safetensors`
+until N response tokens are there or the prompts are used up. A second call goes on where the first stopped.
+Several processes with `worker` 0…K-1 share the work: on a busy machine K of one thread are faster than one of
+K threads.
+
+Where the generator sees features while it answers, they are kept, and the shards are those of the stage
+`features`. Otherwise they hold tokens alone.
 """
 
-import random
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
-from safetensors import safe_open
-from transformers import AutoTokenizer
 
-from .generate import Answer, Generator, write_shard
-from .prompts import STARTERS, heldout_prompts, template_prompt, training_prompts
+from .config import BUILTIN, TrainConfig
+from .disk import require_space
+from .errors import TrainError
+from .generate import Generator
+from .shards import Folder, Tokens, write_shard
+from .sources import Builtin, Row, Rows, Source, heldout_rows, read_rows
+from .target import target_layer_ids
 
-BATCH = 192
-# Tokens. A batch is padded to its longest prompt, so the benchmarks' long prompts get batches of their own.
-LONG, SHORT = 256, 96
-SELF_WRITTEN = 0.4  # share of prompts that the target itself writes; the others come from templates
+HELDOUT = "heldout-00000.safetensors"
+SELF_WRITTEN_TOKENS = 80  # of which the target writes a prompt of its own
+PROMPT_SHARE = 1.5  # tokens a response token brings, prompts included, as an estimate
+
+Report = Callable[[int, float], None]
+
+
+class ChatText:
+    """The target's tokenizer, as chats and plain texts need it."""
+
+    def __init__(self, target: str | Path) -> None:
+        from transformers import AutoTokenizer, GenerationConfig
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(target)
+        except (OSError, ValueError) as error:
+            raise TrainError(f"target {target} has no tokenizer within reach: {error}") from error
+        try:
+            stops = GenerationConfig.from_pretrained(target).eos_token_id
+        except OSError:
+            stops = None
+        self.eos: int = self.tokenizer.eos_token_id
+        self.stop_ids = {self.eos, *(stops if isinstance(stops, list) else [stops])} - {None}
+        if not self.stop_ids:
+            raise TrainError(f"target {target} names no end-of-text token, so answers would never end")
+
+    def prompt(self, row: Row) -> list[int]:
+        """The chat template around the row's messages, ready for the answer."""
+        if not row.messages:
+            raise TrainError("a plain text has no prompt to answer: set data.responses to `corpus`")
+        if self.tokenizer.chat_template is None:
+            raise TrainError("the target has no chat template: take a chat model, or a corpus of plain texts")
+        tokens = self.tokenizer.apply_chat_template(
+            row.messages, add_generation_prompt=True, return_dict=False
+        )
+        return cast(list[int], tokens)
+
+    def answered(self, row: Row, max_new_tokens: int) -> Tokens:
+        """The row with the data set's own answer, or its plain text behind its first token."""
+        if row.response is None and row.text is None:
+            raise TrainError("a row has no answer of its own: set data.responses to `regenerate`")
+        prompt = self.prompt(row) if row.text is None else []
+        rest = self.tokenizer.encode(row.text or row.response, add_special_tokens=False)
+        rest = [*rest, self.eos][: max_new_tokens + (not prompt)]
+        return Tokens(torch.tensor(prompt + rest), len(prompt) or 1)
+
+    def opened(self, opening: str) -> tuple[list[int], int]:
+        """A user's turn that begins with `opening`, and how many of its tokens come before the turn's text."""
+        marker = "\x00"
+        turn = self.tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False)
+        before = cast(str, turn).partition(marker)[0]
+        return self.tokenizer.encode(before + opening), len(self.tokenizer.encode(before))
+
+    def decode(self, tokens: torch.Tensor) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 class DataStage:
     """Answers prompts in batches and writes a shard a batch."""
 
-    def __init__(self, target: Path, out: Path, target_layer_ids: list[int], max_new_tokens: int) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(target)
-        self.generator = Generator(target, target_layer_ids)
-        self.out = out
-        self.max_new_tokens = max_new_tokens
-        self.stop_ids = {self.tokenizer.eos_token_id}
+    def __init__(self, config: TrainConfig, target: str | Path, generator: Generator) -> None:
+        """Raises TrainError if prompts, target or disk don't suit."""
+        from transformers import AutoConfig
+
+        self.config, self.generator = config, generator
+        self.text = ChatText(target)
+        shape = AutoConfig.from_pretrained(target)
+        taps = target_layer_ids(config, shape)
+        # A corpus is read, not generated, so nothing has looked at it.
+        regenerate = config.data.responses == "regenerate"
+        self.with_features = generator.gives_features and regenerate and config.features.mode == "disk"
+        self.folder = config.features_folder if self.with_features else config.tokens_folder
+        heldout = heldout_rows(config.data.heldout)
+        self.heldout = [self.text.prompt(row) for row in heldout]
+        self.source = self._source(heldout)
         self.description = {
-            "source": "greedy answers of the target to templates, to prompts that it wrote itself, and to "
-            "prompts of HumanEval, MT-Bench and GSM8K that are not held out",
-            "target": self.generator.model.config.name_or_path or str(target),
-            "target_layer_ids": target_layer_ids,
-            "hidden_size": self.generator.model.config.hidden_size,
+            "source": f"greedy answers of the target to {self.source.name}"
+            if regenerate
+            else f"the answers of {self.source.name} itself, not the target's",
+            "target": shape.name_or_path or str(target),
+            "target_layer_ids": taps,
+            "hidden_size": shape.hidden_size,
         }
-        out.mkdir(parents=True, exist_ok=True)
+        self.bytes_per_token = 4 + self.with_features * (2 * len(taps) * shape.hidden_size + 16 * 6)
 
-    def encode(self, turns: list[str]) -> list[int]:
-        """The chat template around the first turn, ready for the answer."""
-        messages = [{"role": "user", "content": turns[0]}]
-        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return cast(list[int], tokens)  # what is returned depends on the arguments, which its type leaves out
+    def _source(self, heldout: list[Row]) -> Source:
+        data, seed = self.config.data, self.config.seed
+        if data.prompts != BUILTIN:
+            rows = Rows(Path(data.prompts).name, read_rows(data.prompts, data.split), heldout, seed)
+            if not rows.rows:
+                raise TrainError(f"{data.prompts} has no row that is not held out: give other prompts")
+            return rows
+        if data.responses == "corpus":
+            raise TrainError("the built-in prompts have no answers: set data.responses to `regenerate`")
+        return Builtin(heldout, seed, self._self_written)
 
-    def self_written(self, count: int, rng: random.Random) -> list[list[int]]:
-        """Prompts sampled from the target after an opened user turn, encoded as `encode` does."""
-        marker = "\x00"
-        turn = self.tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False)
-        opening = cast(str, turn).partition(marker)[0]
-        starts = [self.tokenizer.encode(opening + rng.choice(STARTERS)) for _ in range(count)]
-        offset = len(self.tokenizer.encode(opening))
-        turns = []
-        for answer in self.generator.answer(starts, 80, self.stop_ids, choose=_sample):
-            text = cast(str, self.tokenizer.decode(answer.tokens[offset:], skip_special_tokens=True)).strip()
-            if 8 <= len(text) <= 600:
-                turns.append(self.encode([text]))
-        return turns
+    def _self_written(self, openings: list[str], seed: int) -> list[str]:
+        """What the target makes of opened user turns, sampled."""
+        torch.manual_seed(seed)
+        opened = [self.text.opened(opening) for opening in openings]
+        skip = opened[0][1]
+        answers = self.generator.answer(
+            [tokens for tokens, _ in opened], SELF_WRITTEN_TOKENS, self.text.stop_ids, sample=True
+        )
+        texts = [self.text.decode(answer.tokens[skip:]).strip() for answer in answers]
+        return [text for text in texts if 8 <= len(text) <= 600]
 
-    def write(self, name: str, prompts: list[list[int]]) -> int:
-        """Answer `prompts` into one shard; → response tokens."""
-        answers: list[Answer] = list(self.generator.answer(prompts, self.max_new_tokens, self.stop_ids))
-        write_shard(self.out / name, answers, self.description)
-        return sum(len(a.tokens) - a.prompt_len for a in answers)
+    def _texts(self, rows: list[Row]) -> list[Tokens]:
+        data = self.config.data
+        if data.responses == "corpus":
+            texts = [self.text.answered(row, data.max_new_tokens) for row in rows]
+            return [
+                text for text in texts if text.prompt_len <= data.max_prompt_tokens and len(text.anchors())
+            ]
+        prompts = [self.text.prompt(row) for row in rows]
+        return self._answers([prompt for prompt in prompts if len(prompt) <= data.max_prompt_tokens])
 
-    def run(
-        self,
-        tokens: int,
-        worker: int = 0,
-        workers: int = 1,
-        seed: int = 0,
-        report: Callable[[int, float], None] = lambda *_: None,
-    ) -> None:
-        """Write this worker's shards (numbers worker, worker + workers, …) until all shards hold `tokens`."""
-        if worker == 0 and not (self.out / "heldout-00000.safetensors").exists():
-            self.write("heldout-00000.safetensors", [self.encode(r["turns"]) for r in heldout_prompts()])
-        wheels = training_prompts(seed)
+    def _answers(self, prompts: list[list[int]]) -> list[Tokens]:
+        if not prompts:
+            return []
+        answers = list(self.generator.answer(prompts, self.config.data.max_new_tokens, self.text.stop_ids))
+        return answers if self.with_features else [Tokens(a.tokens, a.prompt_len) for a in answers]
+
+    def run(self, worker: int = 0, workers: int = 1, report: Report = lambda *_: None) -> None:
+        """Write this worker's shards (numbers worker, worker + workers, …) until all shards hold enough tokens.
+
+        `report(response tokens in all shards, response tokens a second)` is called after each.
+        """
+        data, have = self.config.data, Folder(self.folder)
+        report(have.response_tokens(), 0.0)
+        left = max(0, data.response_tokens - have.response_tokens()) * PROMPT_SHARE
+        require_space(
+            self.folder,
+            left * self.bytes_per_token,
+            "the stage `data`",
+            "lower data.response_tokens, or move `work` to another disk",
+        )
+        if worker == 0 and not (self.folder / HELDOUT).exists():
+            write_shard(self.folder / HELDOUT, self._answers(self.heldout), self.description)
         for number in range(worker, 10**6, workers):
-            name = f"shard-{number:05d}.safetensors"
-            if (self.out / name).exists():
+            path = self.folder / f"shard-{number:05d}.safetensors"
+            if path.exists():
                 continue
-            if response_tokens(self.out) >= tokens:
+            if have.response_tokens() >= data.response_tokens:
                 return
             began = time.perf_counter()
-            rng = random.Random(f"{seed}-{number}")
-            torch.manual_seed(rng.getrandbits(32))
-            prompts = [self.encode(row["turns"]) for row in wheels[number * BATCH : (number + 1) * BATCH]]
-            limit = LONG if prompts else SHORT
-            if not prompts:
-                prompts = self.self_written(int(BATCH * SELF_WRITTEN), rng)
-            while len(prompts) < BATCH:
-                prompts.append(self.encode(template_prompt(rng)["turns"]))
-            fresh = self.write(name, [p for p in prompts if len(p) <= limit])
-            report(response_tokens(self.out), fresh / (time.perf_counter() - began))
-
-
-def _sample(logits: torch.Tensor) -> torch.Tensor:
-    return torch.multinomial(logits.float().softmax(-1), 1)[:, 0]
-
-
-def response_tokens(folder: Path) -> int:
-    """Response tokens in the training shards of `folder`."""
-    total = 0
-    for path in folder.glob("shard-*.safetensors"):
-        with safe_open(path, "pt") as shard:
-            total += len(shard.get_tensor("tokens")) - int(shard.get_tensor("prompt_lens").sum())
-    return total
+            rows = self.source.batch(number, data.batch)
+            if rows is None:
+                return
+            if texts := self._texts(rows):
+                write_shard(path, texts, self.description)
+                fresh = have.shard(path.name).response_tokens
+                report(have.response_tokens(), fresh / (time.perf_counter() - began))

@@ -10,22 +10,26 @@ reaches past the end are left out.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from jetspec_sglang.kernels.top_k import top_k_logprobs
-from jetspec_sglang.tree import DraftProposal, TokenTree, build_tree, follow
+from jetspec_sglang.tree import DraftProposal, TokenTree, build_tree, build_tree_by_path, follow
 
+from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead
-from .batch import collate
-from .initialise import Target
+from ..head_config import FRONTIER
+from .batch import block_slots
+from .expander import PathExpander
 from .shards import Ref, Sequence
+from .student import DraftHead
 
 BUDGETS = (16, 64)  # tree nodes, root included
-WIDTH = 16  # candidates a depth
-GROUP = 32  # blocks a forward
+WIDTH = 16  # candidates a node
+GROUP = 32  # anchors a forward
 
 
 @dataclass
@@ -46,13 +50,19 @@ class Tally:
 
 @torch.no_grad()
 def evaluate(
-    head: CausalParallelHead, target: Target, refs: list[Ref], tokens: int | None
+    head: DraftHead,
+    embedding: Tensor,
+    lm_head: Tensor,
+    refs: list[Ref],
+    read: Callable[[list[Ref]], list[Sequence]],
+    tokens: int | None,
 ) -> dict[str, object]:
     """Go over held-out sequences, in one fixed shuffled order, until ``tokens`` response tokens are seen.
 
-    None goes over all of them.
+    None goes over all of them. embedding and lm_head [V, H] are the target's; matmuls run in the lm_head's dtype.
 
-    Returns ``accuracy`` (top-1 a depth) and ``tau_chain``, ``tau_tree16``, ``tau_tree64``.
+    Returns ``accuracy`` (top-1 a depth, the tokens before it being true), ``tau_chain``, ``tau_tree16``,
+    ``tau_tree64`` and ``tokens``.
     """
     depth = head.config.block_size - 1
     tallies = {name: Tally() for name in ("chain", *(f"tree{n}" for n in BUDGETS))}
@@ -60,49 +70,75 @@ def evaluate(
     for ref in random.Random(0).sample(refs, len(refs)):  # a part must not be all of one kind
         if tokens is not None and done >= tokens:
             break
-        sequence = ref.read()
+        [sequence] = read([ref])
         done += len(sequence.anchors())
-        ids, logprobs = draft_everywhere(head, target, sequence)
-        truth = truth_table(sequence, depth)
-        right, inside = ids[:, :, 0] == truth, truth >= 0
-        hits += (right & inside).sum(0)
-        seen += inside.sum(0)
-        accepted = {"chain": right.long().cumprod(1).sum(1)}
-        tree = build_tree(
-            DraftProposal(ids, logprobs), sequence.tokens[list(sequence.anchors())], max(BUDGETS)
-        )
-        for budget in BUDGETS:
-            accepted[f"tree{budget}"] = accepted_in_tree(tree.prefix(budget), truth)
+        accepted: dict[str, list[int]] = {name: [] for name in tallies}
+        for anchors in torch.tensor(list(sequence.anchors())).split(GROUP):
+            device = lm_head.device.type
+            with torch.autocast(device, torch.bfloat16, enabled=lm_head.dtype == torch.bfloat16):
+                best, tree = draft(head, embedding, lm_head, sequence, anchors)
+            truth = truth_table(sequence, anchors, depth)
+            right, inside = best == truth, truth >= 0
+            hits += (right & inside).sum(0)
+            seen += inside.sum(0)
+            accepted["chain"] += right.long().cumprod(1).sum(1).tolist()
+            for budget in BUDGETS:
+                accepted[f"tree{budget}"] += accepted_in_tree(tree.prefix(budget), truth).tolist()
         for name, counts in accepted.items():
-            tallies[name].replay(counts.tolist(), depth + 1)
+            tallies[name].replay(counts, depth + 1)
     taus = {f"tau_{name}": round(t.tokens / max(1, t.rounds), 4) for name, t in tallies.items()}
     return {**taus, "accuracy": [round(x, 4) for x in (hits / seen.clamp_min(1)).tolist()], "tokens": done}
 
 
-def draft_everywhere(head: CausalParallelHead, target: Target, sequence: Sequence) -> tuple[Tensor, Tensor]:
-    """Top candidates after every anchor: ids [A, B-1, WIDTH] int64 and full-vocabulary log-probs,
-    float32."""
-    config, anchors = head.config, list(sequence.anchors())
-    ids, logprobs = [], []
-    for start in range(0, len(anchors), GROUP):
-        blocks = [(anchor, config.block_size) for anchor in anchors[start : start + GROUP]]
-        batch = collate([sequence], [blocks], config, gamma=0.0)
-        with torch.autocast("cpu", torch.bfloat16, enabled=target.lm_head.dtype == torch.bfloat16):
-            context = head.context_kv(batch.taps.to(head.fc.weight.dtype), batch.context_positions())
-            out = head.block_hidden(target.embedding[batch.block_ids], batch.positions, context, batch.mask)
-        drafted = out[0].unflatten(0, (len(blocks), config.block_size))[:, 1:].flatten(0, 1)
-        logits = drafted.to(target.lm_head.dtype) @ target.lm_head.T
-        top_logprobs, top_ids = top_k_logprobs(logits, min(WIDTH, logits.shape[-1]))
-        ids.append(top_ids)
-        logprobs.append(top_logprobs)
-    shape = (len(anchors), config.block_size - 1, -1)
-    return torch.cat(ids).view(shape), torch.cat(logprobs).view(shape)
+def draft(
+    head: DraftHead, embedding: Tensor, lm_head: Tensor, sequence: Sequence, anchors: Tensor
+) -> tuple[Tensor, TokenTree]:
+    """Draft after anchors [A] of a text: the likeliest token at each depth behind true ones [A, B-1], and trees.
+
+    Both are on the CPU, whatever device the head is on.
+    """
+    width, device = min(WIDTH, len(lm_head)), lm_head.device
+    roots = sequence.tokens[anchors]
+    if isinstance(head, AutoregressiveHead):
+        tokens, taps = sequence.tokens.to(device), sequence.taps.to(device)
+        expander = PathExpander(head, embedding, lm_head, tokens, taps, anchors.to(device), width)
+        depth = head.config.block_size - 1
+        tree = build_tree_by_path(
+            expander, roots.to(device), max(BUDGETS), width=width, depth=depth, frontier=FRONTIER
+        )
+        taps = taps[None].to(head.fc.weight.dtype)
+        outputs = head.unroll(taps, embedding[tokens][None], anchors.to(device)[None], depth)
+        best = head.token_ids(head.logits(outputs[0].to(lm_head.dtype), lm_head).argmax(-1))
+        return best.cpu(), TokenTree(**{f.name: getattr(tree, f.name).cpu() for f in fields(tree)})
+    ids, logprobs = draft_blocks(head, embedding, lm_head, sequence, anchors, width)
+    return ids[:, :, 0], build_tree(DraftProposal(ids, logprobs), roots, max(BUDGETS))
 
 
-def truth_table(sequence: Sequence, depth: int) -> Tensor:
+def draft_blocks(
+    head: CausalParallelHead,
+    embedding: Tensor,
+    lm_head: Tensor,
+    sequence: Sequence,
+    anchors: Tensor,
+    width: int,
+) -> tuple[Tensor, Tensor]:
+    """Candidates after anchors [A]: ids [A, B-1, width] int64 and full-vocabulary log-probs, float32."""
+    config, device, context = head.config, lm_head.device, int(anchors[-1])
+    slots, _ = block_slots([sequence], [[(a, config.block_size - 1) for a in anchors.tolist()]], config)
+    mask = slots.mask(context, config.causal).to(device)
+    taps = sequence.taps[None, :context].to(device, head.fc.weight.dtype)
+    kv = head.context_kv(taps, torch.arange(context, device=device)[None])
+    out = head.block_hidden(embedding[slots.ids.to(device)], slots.positions.to(device), kv, mask)
+    drafted = out[0].unflatten(0, (len(anchors), config.block_size))[:, 1:].flatten(0, 1)
+    logprobs, ids = top_k_logprobs(drafted.to(lm_head.dtype) @ lm_head.T, width)
+    shape = (len(anchors), config.block_size - 1, width)
+    return ids.view(shape).cpu(), logprobs.view(shape).cpu()
+
+
+def truth_table(sequence: Sequence, anchors: Tensor, depth: int) -> Tensor:
     """[A, depth] int64: the tokens after each anchor, -1 past the end of the sequence."""
     padded = torch.cat((sequence.tokens, torch.full((depth,), -1)))
-    return padded.unfold(0, depth, 1)[[anchor + 1 for anchor in sequence.anchors()]]
+    return padded[anchors[:, None] + 1 + torch.arange(depth)]
 
 
 def accepted_in_tree(tree: TokenTree, truth: Tensor) -> Tensor:

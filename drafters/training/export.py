@@ -1,4 +1,4 @@
-"""From a training folder to a published head: `python -m ….training.export RUN HEAD`."""
+"""The stage `export`: a checkpoint of `fit` as a published head, with a model card."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 from ..checkpoint import write_head
-from ..head_config import HeadConfig
+from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig
 from . import state
+from .config import TrainConfig
+from .errors import TrainError
 
 CARD = """---
 base_model: {target}
@@ -17,14 +19,21 @@ tags: [speculative-decoding, jetspec, draft-head]
 
 # JetSpec draft head for {target}
 
-A {kind} parallel draft head: one forward pass over the last committed token and {masks} mask tokens
-proposes the next {masks} tokens, from which a token tree is built and verified by the target. Embedding and
-lm_head are the target's and not part of this file. The format is that of published DFlash/JetSpec heads.
+{what}
+
+Embedding and lm_head are the target's and not part of this file. To serve it:
+
+    python -m sglang.launch_server --model-path {target} --speculative-algorithm JETSPEC \\
+        --speculative-draft-model-path FOLDER
 
 ## Data
 
-Responses of the target itself ({source}), {shards} shards, with its layer outputs {taps} and its top-16
-next-token distributions. {steps} steps, {passes} full passes over the data, {minutes:.0f} minutes.
+{tokens:,} response tokens in {shards} shards: {source}. The head reads the outputs of the target's layers {taps}
+and was taught by {teacher}.
+
+## Training
+
+{steps:,} steps, {passes} full passes over the data, {minutes:.0f} minutes.
 
 ## Held-out quality
 
@@ -37,42 +46,65 @@ next-token distributions. {steps} steps, {passes} full passes over the data, {mi
 ```
 """
 
-QUALITY = """Measured teacher-forced on {tokens} held-out response tokens by replaying
-the rounds of decoding; accept length is tokens committed a round, the target's own bonus token included.
+WHAT = {
+    "causal_parallel": "A causal parallel draft head: one forward pass over the last committed token and {masks} "
+    "mask tokens proposes\nthe next {masks} tokens, from which a token tree is built and verified by the target. The "
+    "format is that of published\nDFlash/JetSpec heads.",
+    "diffusion": "A bidirectional (DFlash) draft head: one forward pass over the last committed token and {masks} "
+    "mask tokens, all of\nwhich see each other, proposes the next {masks} tokens. The format is that of published "
+    "DFlash heads.",
+    "autoregressive": "An autoregressive (EAGLE-3) draft head, trained to a depth of {masks}: one decoder layer that "
+    "is run once a depth, over\nthe tokens drafted so far. The format is that of published EAGLE-3 heads.",
+}
 
-| draft | accept length |
+QUALITY = """Measured teacher-forced on {tokens:,} held-out response tokens of the target by replaying the rounds of
+decoding; accept length (τ) is tokens committed a round, the target's own bonus token included.
+
+| draft | τ |
 |---|---|
 {taus}
 
 Top-1 accuracy at depth 1, 2, ...: {accuracy}."""
 
 
-def export(run: Path, head: Path) -> Path:
-    """Write the checkpoint in ``run`` to ``head`` in the published form; averaged weights if it has them."""
-    saved = state.load(run)
+def export(config: TrainConfig) -> Path:
+    """Write the checkpoint to `config.head_folder` in the published form; averaged weights if it has them.
+
+    Raises TrainError without a checkpoint.
+    """
+    saved = state.load(config.run_folder)
     if saved is None:
-        raise FileNotFoundError(f"{run} holds no {state.FILE}")
-    config = HeadConfig.model_validate(saved["head_config"])
-    write_head(head, config, state.best_weights(saved), model_card(saved, config))
-    return head
+        raise TrainError(f"no {state.FILE} in {config.run_folder}: run the stage `fit` first")
+    raw = saved["head_config"]
+    shape = HeadConfig(**raw) if "mask_token_id" in raw else AutoregressiveConfig(**raw)
+    write_head(config.head_folder, shape, state.best_weights(saved), model_card(saved, shape))
+    return config.head_folder
 
 
-def model_card(saved: dict, config: HeadConfig) -> str:
-    data, progress = saved["data"], saved["progress"]
-    settings = {k: v for k, v in saved["fit_config"].items() if k not in ("target", "data", "output")}
+def model_card(saved: dict, shape: AnyHead) -> str:
+    data, progress, settings = saved["data"], saved["progress"], saved["config"]
+    online = settings["features"]["mode"] == "online"
     return CARD.format(
         target=Path(data.get("target", "its target")).name,
+        what=WHAT[shape.drafter].format(masks=shape.block_size - 1),
+        tokens=data["response_tokens"],
+        shards=data["shards"],
         source=data.get("source", "source not stated"),
-        kind="causal" if config.causal else "bidirectional",
-        masks=config.block_size - 1,
-        shards=len(data["shards"]),
-        taps=list(config.target_layer_ids),
+        taps=list(shape.target_layer_ids or ()),
+        teacher="the target's whole distributions" if online else "its top-16 next-token distributions",
         steps=progress["step"],
         passes=progress["passes"],
         minutes=progress["seconds"] / 60,
         quality=_quality(saved["evaluation"]),
-        settings=json.dumps(settings, indent=2),
+        settings=json.dumps(
+            {key: _without_places(settings[key]) for key in ("head", "fit", "data")}, indent=2
+        ),
     )
+
+
+def _without_places(settings: dict) -> dict:
+    """Folders of one machine mean nothing to others."""
+    return {key: value for key, value in settings.items() if key != "folder"}
 
 
 def _quality(evaluation: dict | None) -> str:

@@ -1,27 +1,35 @@
-"""Train a draft head: ``python -m jetspec_sglang.drafters.training.fit --config FILE``.
+"""The stage `fit`: sample anchors, run the head on them, a loss through the frozen lm_head, AdamW.
 
-One loop: sample anchors, run the head on their blocks, soft-label loss through the frozen lm_head, AdamW.
-The output folder gets ``checkpoint.pt`` (the run goes on from it when started again) and ``metrics.jsonl``.
+The run's folder gets ``checkpoint.pt`` (the run goes on from it when started again), ``metrics.jsonl`` and
+TensorBoard's files. On several GPUs, under ``torchrun``, each process takes its share of a step's batches.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from torch import Tensor, nn
 
-from ..causal_head import CausalParallelHead
 from . import state
 from .batch import Batch, collate, sample_anchors
-from .config import FitConfig
+from .config import FitConfig, TrainConfig
+from .disk import require_space
+from .errors import TrainError
 from .evaluate import evaluate
-from .initialise import Target, head_config, initialise, load_target
-from .loss import soft_label_loss, soft_targets
-from .shards import DataError, Folder, Ref, plan
+from .initialise import initialise
+from .loss import objective_loss
+from .metrics import Metrics
+from .shards import Folder, Ref, Sequence, plan
+from .student import DraftHead, Student, head_config, make_head, warm_start
+from .target import TextReader, load_model, target_layer_ids
 
 LOG_STEPS = 20
 FINAL_LR = 0.05  # share of the peak at which the cosine ends
@@ -33,113 +41,190 @@ Report = Callable[[dict], None]
 class Run:
     """A training run: everything that lives from the first step to the last."""
 
-    def __init__(self, config: FitConfig) -> None:
-        self.config = config
-        self.folder = Folder(config.data)
+    def __init__(self, config: TrainConfig, target: str | Path) -> None:
+        """Raises TrainError for whatever does not fit: data, target, head, disk, number of processes."""
+        self.config, self.fit = config, config.fit
+        self.accelerator = Accelerator(
+            gradient_accumulation_steps=config.fit.accumulation, cpu=not torch.cuda.is_available()
+        )
+        self.device = self.accelerator.device
+        if self.accelerator.num_processes > 1 and config.fit.steps is None:
+            raise TrainError(
+                "several processes must agree on the end of a run: set fit.steps, not fit.minutes"
+            )
+        online = config.features.mode == "online"
+        self.folder = Folder(config.tokens_folder if online else config.features_folder)
         names = self.folder.names()
         if not names:
-            raise DataError(f"no shard-*.safetensors in {config.data}")
-        self.first = self.folder.shard(names[0])
-        self.target = load_target(config.target, getattr(torch, config.dtype))
-        shape = head_config(config.head, self.target.model.config, self.first.target_layer_ids)
-        self.head = CausalParallelHead(shape)
-        self.optimizer = _adamw(self.head, config)
-        config.output.mkdir(parents=True, exist_ok=True)
-        saved = state.load(config.output)
+            stages = "`data`" if online else "`data` and `features`"
+            raise TrainError(f"no shard-*.safetensors in {self.folder.path}: run {stages} first")
+
+        model = load_model(target, torch.float32)
+        taps = target_layer_ids(config, model.config)
+        if not online:
+            self.folder.require_taps(taps, model.config.hidden_size)
+        self.shape = head_config(config.head, model.config, taps)
+        self.head = make_head(self.shape)
+        config.run_folder.mkdir(parents=True, exist_ok=True)
+        saved = state.load(config.run_folder)
         if saved is None:
-            self.progress = state.Progress()
-            initialise(self.head, self.target.model, self.first.read(0).tokens)
-        self.ema = state.Ema(self.head, config.ema) if config.ema else None
+            if config.fit.start:
+                warm_start(self.head, self.shape, config.fit.start)
+            else:
+                initialise(self.head, model, self.folder.shard(names[0]).tokens(0).tokens)
+        self.dtype = getattr(torch, config.fit.dtype)
+        embedding = model.get_input_embeddings().weight.detach().to(self.device)
+        self.lm_head = model.get_output_embeddings().weight.detach().to(self.device, self.dtype)
+        del model  # a reader of texts has its own copy, in the dtype of matmuls
+        self.reader = TextReader(target, taps, self.dtype, self.device) if online else None
+
+        student = Student(self.head, embedding)
+        self.student, self.optimizer = self.accelerator.prepare(student, _adamw(self.head, config.fit))
+        self.ema = state.Ema(self.head, config.fit.ema) if config.fit.ema else None
+        self.progress, self.evaluation, self.resumed = state.Progress(), None, saved is not None
         if saved is not None:
-            self.progress = state.restore(saved, self.head, self.optimizer, self.ema, shape)
-        # The whole model was only needed for the start.
-        self.target = Target(torch.nn.Module(), self.target.embedding, self.target.lm_head)
-        self.evaluation: dict | None = saved["evaluation"] if saved else None
+            self.progress = state.restore(saved, self.head, self.optimizer, self.ema, self.shape)
+            self.evaluation = saved["evaluation"]
+        require_space(
+            config.run_folder,
+            2
+            * state.size(
+                self.head, self.ema is not None
+            ),  # the old checkpoint stays until the new one is whole
+            "a checkpoint of the stage `fit`",
+            "set `work` or fit.folder to another disk",
+        )
 
     def share_done(self) -> float:
         """0 at the start, 1 at the end of the budget."""
-        if self.config.minutes is not None:
-            return self.progress.seconds / (self.config.minutes * 60)
-        assert self.config.steps is not None  # FitConfig takes exactly one of the two
-        return self.progress.step / self.config.steps
+        if self.fit.minutes is not None:
+            return self.progress.seconds / (self.fit.minutes * 60)
+        assert self.fit.steps is not None  # FitConfig takes exactly one of the two
+        return self.progress.step / self.fit.steps
 
-    def batches(self) -> Iterator[list[Ref]]:
-        """Pass after pass; shards that have appeared meanwhile join at the start of a pass."""
-        config, progress = self.config, self.progress
+    def steps(self) -> Iterator[list[list[Ref]]]:
+        """This process's batches of a step, pass after pass; new shards join at the start of a pass."""
+        fit, progress, rank = self.fit, self.progress, self.accelerator.process_index
         while True:
             if not progress.shards:
-                progress.shards = self.folder.names()
+                names = [self.folder.names()]
+                progress.shards = broadcast_object_list(names)[0] if self._distributed else names[0]
             refs = self.folder.refs(progress.shards)
             if not refs:
-                raise DataError(f"no sequence in {config.data} has room for an anchor")
-            rng = state.generator(config.seed, PLAN, progress.passes)
-            batches = plan(refs, config.batch_anchors, config.anchors_per_sequence, rng)
-            while progress.cursor < len(batches):  # moved by the loop, once a batch has been used
-                yield batches[progress.cursor]
+                raise TrainError(
+                    f"no text in {self.folder.path} has room for an anchor: make longer responses"
+                )
+            rng = state.generator(self.config.seed, PLAN, progress.passes)
+            batches = plan(refs, fit.batch_anchors, fit.anchors_per_sequence, rng)
+            a_step = fit.accumulation * self.accelerator.num_processes
+            if len(batches) < a_step:
+                raise TrainError(
+                    f"the data makes {len(batches)} batches, but a step takes {a_step}: make more data"
+                )
+            while progress.cursor + a_step <= len(batches):  # moved by the loop, once a step is done
+                yield batches[progress.cursor : progress.cursor + a_step][rank * fit.accumulation :][
+                    : fit.accumulation
+                ]
             progress.passes, progress.cursor, progress.shards = progress.passes + 1, 0, []
 
-    def make_batch(self, refs: list[Ref]) -> Batch:
-        config, shape = self.config, self.head.config
-        rng = state.generator(config.seed, ANCHORS, self.progress.step)
-        sequences = [ref.read() for ref in refs]
-        blocks = [
-            sample_anchors(sequence, config.anchors_per_sequence, shape, config.gamma, rng)
+    @property
+    def _distributed(self) -> bool:
+        return self.accelerator.num_processes > 1
+
+    def read(self, refs: list[Ref]) -> list[Sequence]:
+        if self.reader is None:
+            return [ref.shard.read(ref.index) for ref in refs]
+        return self.reader.read([ref.shard.tokens(ref.index) for ref in refs], whole=True)
+
+    def make_batch(self, refs: list[Ref], number: int) -> Batch:
+        """The ``number``-th batch of the run over all processes; its anchors depend on that alone."""
+        fit = self.fit
+        rng = state.generator(self.config.seed, ANCHORS, number)
+        sequences = self.read(refs)
+        cuts = [
+            sample_anchors(sequence, fit.anchors_per_sequence, self.shape.block_size, fit.gamma, rng)
             for sequence in sequences
         ]
-        return collate(sequences, blocks, shape, config.gamma)
+        return collate(sequences, cuts, self.shape).to(self.device)
 
-    def step(self, batch: Batch) -> dict[str, float]:
-        """One update. ``excess`` is the loss above its floor, the teacher's own entropy."""
-        rate = self.config.learning_rate * schedule(self.share_done(), self.config.warmup)
+    def step(self, batches: list[list[Ref]]) -> dict[str, float]:
+        """One update. Raises TrainError, with the batch saved, once the loss is not a number."""
+        rate = self.fit.learning_rate * schedule(self.share_done(), self.fit.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss, floor = self.loss(batch)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
-        if not math.isfinite(norm):
-            raise FloatingPointError(f"gradient norm is {norm} at step {self.progress.step}")
-        self.optimizer.step()
+        total, anchors, norm = 0.0, 0, 0.0
+        first = self.progress.step * self.fit.accumulation * self.accelerator.num_processes
+        first += self.accelerator.process_index * self.fit.accumulation
+        for number, refs in enumerate(batches, first):
+            batch = self.make_batch(refs, number)
+            with self.accelerator.accumulate(self.student):
+                loss = self.loss(batch)
+                self.accelerator.backward(loss)
+                if self.accelerator.sync_gradients:
+                    norm = float(self.accelerator.clip_grad_norm_(self.head.parameters(), self.fit.clip))
+                if not math.isfinite(loss.item()) or not math.isfinite(norm):
+                    self._give_up(loss.item(), norm, batch, refs)
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+            total += loss.item() / len(batches)
+            anchors += batch.count * self.accelerator.num_processes
         if self.ema:
             self.ema.update(self.head, self.progress.step)
-        return {"loss": loss.item(), "excess": loss.item() - floor, "grad_norm": norm.item(), "lr": rate}
+        return {"loss": total, "grad_norm": norm, "lr": rate, "anchors": anchors}
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, float]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.dtype == "bfloat16"):
-            context = self.head.context_kv(batch.taps.float(), batch.context_positions())
-            embeddings = self.target.embedding[batch.block_ids]
-            hidden = self.head.block_hidden(embeddings, batch.positions, context, batch.mask)
-        rows = hidden.flatten(0, 1)[batch.rows]
-        ids, probs, entropy = soft_targets(
-            batch.topk_ids, batch.topk_logprobs, batch.labels, self.config.hard_weight
+    def loss(self, batch: Batch) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            hidden = self.student(batch)
+        return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher)
+
+    def _give_up(self, loss: float, norm: float, batch: Batch, refs: list[Ref]) -> None:
+        path = self.config.run_folder / f"bad-batch-{self.progress.step}.pt"
+        texts = [(str(ref.shard.path), ref.index) for ref in refs]
+        torch.save({"batch": asdict(batch.to("cpu")), "texts": texts, "head": self.head.state_dict()}, path)
+        raise TrainError(
+            f"at step {self.progress.step} the loss is {loss} and the gradient's norm {norm}; batch and weights are "
+            f"in {path}. Lower fit.learning_rate or fit.clip, or set fit.dtype to float32; the run goes on from "
+            "its last checkpoint"
         )
-        loss = soft_label_loss(rows, self.target.lm_head, ids, probs, batch.weights)
-        return loss, (entropy * batch.weights).sum().item()
+
+    def best_head(self) -> DraftHead:
+        """The weights that would be exported."""
+        if self.ema is None:
+            return self.head
+        head = make_head(self.shape).to(self.device)
+        head.load_state_dict({**self.head.state_dict(), **self.ema.tensors})
+        return head
 
     def evaluate(self, tokens: int | None) -> dict | None:
-        """Held-out numbers of the weights that would be exported; None without held-out data."""
+        """Held-out numbers of `best_head`; None without held-out data, and in all processes but the first."""
         names = self.folder.names("heldout")
-        if not names:
+        if not names or not self.accelerator.is_main_process:
             return None
-        head = self.head
-        if self.ema:
-            head = CausalParallelHead(self.head.config)
-            head.load_state_dict(self.ema.tensors)
-        self.evaluation = evaluate(head, self.target, self.folder.refs(names), tokens)
-        return self.evaluation
+        refs, embedding = self.folder.refs(names), self.accelerator.unwrap_model(self.student).embedding
+        result = evaluate(self.best_head(), embedding, self.lm_head, refs, self.read, tokens)
+        self.evaluation = {"step": self.progress.step, **result}
+        return result
 
     def save(self) -> None:
+        if not self.accelerator.is_main_process:
+            return
         state.save(
-            self.config.output,
+            self.config.run_folder,
             self.progress,
             self.head,
             self.optimizer,
             self.ema,
-            head_config=self.head.config.model_dump(),
-            fit_config=self.config.model_dump(mode="json"),
-            data={"shards": self.folder.names(), **self.first.meta},
+            head_config=self.shape.model_dump(),
+            config=self.config.model_dump(mode="json"),
+            data=self.described_data(),
             evaluation=self.evaluation,
         )
+
+    def described_data(self) -> dict:
+        """For the model card: what the shards say of themselves, and how much there is."""
+        names = self.folder.names()
+        meta = self.folder.shard(names[0]).meta
+        return {**meta, "shards": len(names), "response_tokens": self.folder.response_tokens()}
 
 
 def schedule(share: float, warmup: float) -> float:
@@ -151,7 +236,7 @@ def schedule(share: float, warmup: float) -> float:
     return FINAL_LR + (1 - FINAL_LR) * cosine
 
 
-def _adamw(head: CausalParallelHead, config: FitConfig) -> torch.optim.AdamW:
+def _adamw(head: nn.Module, config: FitConfig) -> torch.optim.AdamW:
     matrices = [p for p in head.parameters() if p.dim() > 1]
     norms = [p for p in head.parameters() if p.dim() == 1]
     groups = [
@@ -161,63 +246,75 @@ def _adamw(head: CausalParallelHead, config: FitConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
-def fit(config: FitConfig, progress: Report = lambda _: None) -> dict | None:
+def run(config: TrainConfig, target: str | Path, report: Report = lambda _: None) -> dict | None:
     """Train until the budget is used up or SIGTERM/SIGINT comes; returns the last evaluation.
 
-    ``progress`` is called with every metrics record. A checkpoint is always written before returning.
+    ``report`` is called with every record of the metrics. A checkpoint is always written before returning.
     """
-    run = Run(config)
+    run = Run(config, target)
+    if run.share_done() >= 1 and run.evaluation and run.evaluation["step"] == run.progress.step:
+        return run.evaluation  # it was finished before
     stop: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda got, _frame: stop.append(got))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    handlers = {}
+    if run.accelerator.num_processes == 1:  # several must not stop at different steps
+        for number in (signal.SIGTERM, signal.SIGINT):
+            handlers[number] = signal.signal(number, lambda got, _frame: stop.append(got))
+    main = run.accelerator.is_main_process
+    metrics = (
+        Metrics(config.run_folder, run.progress.step if run.resumed else None, config.fit.tensorboard)
+        if main
+        else None
+    )
+
+    def write(record: dict) -> None:
+        if metrics is not None:
+            minutes = round(run.progress.seconds / 60, 3)
+            record = {"step": run.progress.step, "minutes": minutes, **record}
+            metrics.write(record)
+            report({**record, "share": run.share_done()})
+
     try:
-        with open(config.output / "metrics.jsonl", "a") as log:
-
-            def report(record: dict) -> None:
-                minutes = round(run.progress.seconds / 60, 3)
-                record = {"step": run.progress.step, "minutes": minutes, **record}
-                log.write(json.dumps(record) + "\n")
-                log.flush()
-                progress(record)
-
-            _loop(run, report, stop)
+        _loop(run, write, stop)
     finally:
+        if metrics is not None:
+            metrics.close()
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return run.evaluation
 
 
-def _loop(run: Run, report: Report, stop: list[int]) -> None:
-    config, progress = run.config, run.progress
+def _loop(run: Run, write: Report, stop: list[int]) -> None:
+    fit, progress = run.fit, run.progress
     last_save = last_eval = time.monotonic()
-    if progress.step == 0 and (result := run.evaluate(config.eval_tokens)):
-        report({"heldout": result})
-    window: list[dict] = []
-    anchors, since = 0, time.monotonic()
-    batches = run.batches()
+    if progress.step == 0 and (result := run.evaluate(fit.eval_tokens)):
+        write({"heldout": result})
+    since, anchors = time.monotonic(), 0.0
+    steps = run.steps()
     while run.share_done() < 1 and not stop:
         began = time.monotonic()
-        batch = run.make_batch(next(batches))
-        window.append(run.step(batch))
-        anchors += batch.anchors
+        values = run.step(next(steps))
+        anchors += values.pop("anchors")
+        progress.window.append(values)
         progress.step += 1
-        progress.cursor += 1
+        progress.cursor += fit.accumulation * run.accelerator.num_processes
         progress.seconds += time.monotonic() - began
         if progress.step % LOG_STEPS == 0:
             now = time.monotonic()
-            mean = {key: float(f"{sum(each[key] for each in window) / len(window):.5g}") for key in window[0]}
-            rate = round(anchors / (now - since), 1)
-            report({**mean, "anchors_per_s": rate, "passes": progress.passes})
-            window, anchors, since = [], 0, now
-        if time.monotonic() - last_eval > config.eval_minutes * 60:
-            if result := run.evaluate(config.eval_tokens):
-                report({"heldout": result})
+            write({**_mean(progress.window), "anchors_per_s": round(anchors / (now - since), 1)})
+            progress.window, since, anchors = [], now, 0.0
+        if time.monotonic() - last_eval > fit.eval_minutes * 60:
+            if result := run.evaluate(fit.eval_tokens):
+                write({"heldout": result})
             last_eval = since = time.monotonic()
-        if time.monotonic() - last_save > config.checkpoint_minutes * 60:
+            anchors = 0.0
+        if time.monotonic() - last_save > fit.checkpoint_minutes * 60:
             run.save()
             last_save = time.monotonic()
     if not stop and (result := run.evaluate(None)):
-        report({"heldout": result})
+        write({"heldout": result})
     run.save()
+
+
+def _mean(window: list[dict[str, float]]) -> dict[str, float]:
+    """Of each value over the steps, to six digits."""
+    return {key: float(f"{sum(each[key] for each in window) / len(window):.6g}") for key in window[0]}

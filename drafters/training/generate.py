@@ -1,32 +1,34 @@
-"""Data for training: the target answers prompts greedily, and what it saw is kept beside the answer.
+"""Answers of the target on a CPU, and in the same pass what it saw: the tokens, taps and top-16 distributions.
 
-One pass gives everything `fit` needs: the tokens, the taps (outputs of the tapped decoder layers,
-which become the drafter's context features) and the target's top-k distribution at each step
-(the teacher). Many answers are generated at once, since a token then costs several times less.
-
-Shard format (`safetensors`, metadata key `jetspec` holds a JSON description):
-
-    tokens        [M] int32       all sequences, one after the other
-    offsets       [S+1] int64     sequence s is tokens[offsets[s]:offsets[s+1]]
-    prompt_lens   [S] int32
-    taps          [M, K*H] bf16   layer outputs, concatenated in the order of target_layer_ids
-    topk_ids      [M, 16] int32   the target's likeliest tokens after position t, for t >= prompt_len - 1
-    topk_logprobs [M, 16] f16     their full-vocabulary log-probabilities (temperature 1)
+A token of one answer costs a read of all weights, so many answers are generated at once, and the features come
+for nothing. SGLang's engine would give the tokens alone, and features would take another forward over them.
 """
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
-from transformers import AttentionInterface, AutoModelForCausalLM, Cache
+from transformers import AttentionInterface, Cache
 
 from jetspec_sglang.kernels.top_k import top_k_logprobs
 
-TOPK = 16
+from .shards import TOPK, Sequence, Tokens, TopK
+from .target import Tapped, decoder, load_model
+
+
+class Generator(Protocol):
+    """What answers prompts for the data stage."""
+
+    gives_features: bool  # whether its answers are sequences with features
+
+    def answer(
+        self, prompts: list[list[int]], max_new_tokens: int, stop_ids: set[int], sample: bool = False
+    ) -> Iterator[Tokens]:
+        """Answers, in any order: greedy, or sampled at temperature 1. A stop token ends one and is part of it."""
 
 
 class SlabCache(Cache):
@@ -72,66 +74,44 @@ def _slab_attention(module, query, key, value, attention_mask, scaling, dropout=
 AttentionInterface.register("jetspec_slab", _slab_attention)
 
 
-@dataclass
-class Answer:
-    """One sequence: prompt and response with the target's view of them (fields as in the shard format)."""
+class TransformersGenerator:
+    """The target, prepared to answer many prompts at once on the CPU."""
 
-    tokens: torch.Tensor
-    prompt_len: int
-    taps: torch.Tensor
-    topk_ids: torch.Tensor
-    topk_logprobs: torch.Tensor
+    gives_features = True
 
-
-class Generator:
-    """The target, prepared to answer many prompts at once on the CPU in bf16."""
-
-    def __init__(self, target: str | Path, target_layer_ids: list[int]) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(
-            target, dtype=torch.bfloat16, attn_implementation="jetspec_slab"
-        ).eval()
-        self.target_layer_ids = list(target_layer_ids)
-        self._tapped: dict[int, torch.Tensor] = {}
-        for layer_id in self.target_layer_ids:
-            self.model.model.layers[layer_id].register_forward_hook(self._tap(layer_id))
-
-    def _tap(self, layer_id: int) -> Callable:
-        def hook(module, args, output):
-            self._tapped[layer_id] = output[0] if isinstance(output, tuple) else output
-
-        return hook
+    def __init__(
+        self, target: str | Path, target_layer_ids: tuple[int, ...], dtype: torch.dtype = torch.bfloat16
+    ) -> None:
+        self.model = load_model(target, dtype, attn_implementation="jetspec_slab")
+        self.tapped = Tapped(self.model, target_layer_ids)
+        self.dtype = dtype
 
     def _forward(self, ids, mask, positions, cache) -> tuple[torch.Tensor, torch.Tensor]:
         """→ (taps [B, n, K*H], logits after the last position [B, V])."""
-        hidden = self.model.model(
+        hidden = decoder(self.model)(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         ).last_hidden_state
         cache.length += ids.shape[1]
-        taps = torch.cat([self._tapped[i] for i in self.target_layer_ids], dim=-1)
-        return taps, self.model.lm_head(hidden[:, -1])
+        return self.tapped.taps(), self.model.get_output_embeddings()(hidden[:, -1])
 
     @torch.inference_mode()
     def answer(
-        self,
-        prompts: list[list[int]],
-        max_new_tokens: int,
-        stop_ids: set[int],
-        choose: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    ) -> Iterator[Answer]:
-        """Answers in the order in which they end; greedily, or by `choose` (logits [B, V] → tokens [B])."""
+        self, prompts: list[list[int]], max_new_tokens: int, stop_ids: set[int], sample: bool = False
+    ) -> Iterator[Sequence]:
+        """Answers in the order in which they end, with their features."""
+        choose = _sampled if sample else _greedy
         width = max(map(len, prompts))
         rows = len(prompts)
         ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
         pad = torch.tensor([width - len(p) for p in prompts])
         capacity = width + max_new_tokens
-        taps = torch.empty(
-            rows, capacity, len(self.target_layer_ids) * self.model.config.hidden_size, dtype=torch.bfloat16
-        )
-        tokens = torch.zeros(rows, capacity, dtype=torch.int32)
+        tap_width = len(self.tapped.layer_ids) * self.model.config.hidden_size
+        taps = torch.empty(rows, capacity, tap_width, dtype=torch.bfloat16)
+        tokens = torch.zeros(rows, capacity, dtype=torch.int64)
         tokens[:, :width] = ids
         top_ids = torch.zeros(rows, capacity, TOPK, dtype=torch.int32)
         top_logprobs = torch.zeros(rows, capacity, TOPK, dtype=torch.float16)
-        cache = SlabCache(self.model.config, rows, capacity, torch.bfloat16)
+        cache = SlabCache(self.model.config, rows, capacity, self.dtype)
 
         visible = torch.arange(capacity) >= pad[:, None]
         causal = torch.ones(width, width, dtype=torch.bool).tril()
@@ -147,18 +127,17 @@ class Generator:
             logprobs, index = top_k_logprobs(logits, TOPK)
             top_ids[alive, at - 1] = index.int()
             top_logprobs[alive, at - 1] = logprobs.half()
-            chosen = index[:, 0] if choose is None else choose(logits)
-            tokens[alive, at] = chosen.int()
+            chosen = choose(logits, index)
+            tokens[alive, at] = chosen
             ended = ~done & (torch.isin(chosen, stops) | (at + 1 == capacity))
             for row in alive[ended].tolist():
                 span = slice(int(pad[row]), at + 1)
                 taps[row, at] = 0  # the last token is never context
-                yield Answer(
+                yield Sequence(
                     tokens[row, span].clone(),
                     width - int(pad[row]),
                     taps[row, span].clone(),
-                    top_ids[row, span].clone(),
-                    top_logprobs[row, span].clone(),
+                    TopK(top_ids[row, span].clone(), top_logprobs[row, span].clone()),
                 )
             done |= ended
             if done.all():
@@ -167,23 +146,15 @@ class Generator:
                 kept = (~done).nonzero()[:, 0]
                 cache.keep(kept)
                 alive, chosen, done = alive[kept], chosen[kept], done[kept]
-            bias = torch.zeros(len(alive), 1, 1, at + 1, dtype=torch.bfloat16)
+            bias = torch.zeros(len(alive), 1, 1, at + 1, dtype=self.dtype)
             bias.masked_fill_(~visible[alive, None, None, : at + 1], float("-inf"))
             step_taps, logits = self._forward(chosen[:, None], bias, (at - pad[alive])[:, None], cache)
-            taps[alive, at] = step_taps[:, 0]
+            taps[alive, at] = step_taps[:, 0].bfloat16()
 
 
-def write_shard(path: Path, answers: list[Answer], description: dict) -> None:
-    """Write `answers` as one shard, atomically."""
-    lengths = torch.tensor([len(a.tokens) for a in answers])
-    tensors = {
-        "tokens": torch.cat([a.tokens for a in answers]),
-        "offsets": F.pad(lengths.cumsum(0), (1, 0)),
-        "prompt_lens": torch.tensor([a.prompt_len for a in answers], dtype=torch.int32),
-        "taps": torch.cat([a.taps for a in answers]),
-        "topk_ids": torch.cat([a.topk_ids for a in answers]),
-        "topk_logprobs": torch.cat([a.topk_logprobs for a in answers]),
-    }
-    scratch = path.with_suffix(".tmp")
-    save_file(tensors, scratch, metadata={"jetspec": json.dumps(description)})
-    scratch.rename(path)
+def _greedy(logits: torch.Tensor, ranked: torch.Tensor) -> torch.Tensor:
+    return ranked[:, 0]
+
+
+def _sampled(logits: torch.Tensor, ranked: torch.Tensor) -> torch.Tensor:
+    return torch.multinomial(logits.float().softmax(-1), 1)[:, 0]

@@ -1,77 +1,157 @@
-"""Soft-label cross entropy against a large frozen lm_head, without ever keeping the logits.
+"""What the head is taught, and the losses against a large frozen lm_head, without ever keeping the logits.
 
-The lm_head (V x H, V >> H) dominates training. Its weight is frozen, so all that is needed of it is the
-loss and the loss's gradient with respect to the hidden rows, and both are known as soon as a row's logits
-are:
+    cross_entropy   -log q[label]
+    forward_kl      T^2 KL(p_T || q_T)       p the target's distribution, q the head's, both at temperature T
+    reverse_kl      T^2 KL(q_T || p_T)
 
-    loss = sum_r w_r * -sum_c p_rc log q_r[id_rc],  q_r = softmax(W h_r)
-    d loss / d h_r = w_r * (q_r @ W - sum_c p_rc W[id_rc])
+T^2 keeps the gradient's size. The lm_head (V x H, V >> H) dominates training. Its weight is frozen, so all that
+is needed of it is the loss and the loss's gradient with respect to the hidden rows, and both are known as soon
+as a row's logits are. The forward pass therefore goes over rows in chunks, computes both, and drops the logits.
 
-The forward pass therefore goes over rows in chunks, computes both, and drops the logits. Per logit it costs
-one matmul write, one in-place softmax and one matmul read: an extra elementwise pass over [rows, V] would
-be as dear as half a matmul, which is why the labels are subtracted after the second matmul, on H columns
-instead of V.
+There are two ways. `chunked_loss` takes any objective and lets autograd find the gradient of a chunk's logits.
+`soft_label_loss` is for labels that are few tokens with probabilities, which cross entropy and the forward KL
+from a top-16 distribution are. Per logit it costs one matmul write, one in-place softmax and one matmul read:
+
+    loss = sum_r -sum_c p_rc log q_r[id_rc],  q_r = softmax(W h_r / T)
+    d loss / d h_r = (q_r @ W - sum_c p_rc W[id_rc]) / T
+
+An extra elementwise pass over [rows, V] would be as dear as half a matmul, which is why the labels are
+subtracted after the second matmul, on H columns instead of V.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .config import FitConfig
+from .shards import Hidden, Teacher, TopK
+
+RowLoss = Callable[[Tensor, slice], Tensor]
+
+
+def objective_loss(
+    config: FitConfig, hidden: Tensor, lm_head: Tensor, labels: Tensor, teacher: Teacher
+) -> Tensor:
+    """Mean over rows of the configured objective, a float32 scalar, differentiable in ``hidden`` only.
+
+    hidden [R, H]; lm_head [V, H] in the dtype the matmuls shall run in; labels [R] int64; teacher of R rows.
+    """
+    hard = 1.0 if config.objective == "cross_entropy" else config.hard_weight
+    soft, heat = 1 - hard, config.temperature
+    ids, one = labels[:, None], torch.ones(len(labels), 1, device=labels.device)
+    if config.objective == "forward_kl" and isinstance(teacher, TopK) and soft:
+        # The top 16 are taken for the whole distribution: the rest of its mass is left out.
+        probs = (teacher.logprobs.float() / heat).softmax(dim=-1)
+        constant = soft * heat**2 * torch.xlogy(probs, probs).sum(-1).mean()
+        top = teacher.ids.long()
+        if heat == 1:  # one pass for both parts
+            both = torch.cat((top, ids), 1), torch.cat((soft * probs, hard * one), 1)
+            return soft_label_loss(hidden, lm_head, *both) + constant
+        loss = soft * heat**2 * soft_label_loss(hidden, lm_head, top, probs, heat) + constant
+    elif soft:
+        divergence = forward_kl if config.objective == "forward_kl" else reverse_kl
+
+        def row_loss(logits: Tensor, part: slice) -> Tensor:
+            log_p = teacher_log_probs(teacher, part, lm_head, heat)
+            return divergence(log_p, (logits / heat).log_softmax(-1))
+
+        loss = soft * heat**2 * chunked_loss(hidden, lm_head, row_loss)
+    else:
+        loss = torch.zeros((), device=hidden.device)
+    return loss + hard * soft_label_loss(hidden, lm_head, ids, one) if hard else loss
+
+
+def forward_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) of each row, [..., V] -> [...]."""
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def reverse_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(q || p) of each row, [..., V] -> [...]."""
+    return (log_q.exp() * (log_q - log_p)).sum(-1)
+
+
+def teacher_log_probs(teacher: Teacher, part: slice, lm_head: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities [r, V] float32 of the teacher's rows in ``part``, at this temperature.
+
+    Of a top-16 distribution, the mass that it doesn't name is spread evenly over all other tokens.
+    """
+    if isinstance(teacher, Hidden):
+        logits = (teacher.states[part].to(lm_head.dtype) @ lm_head.T).float()
+        return (logits / temperature).log_softmax(-1)
+    top, others = teacher.logprobs[part].float(), len(lm_head) - teacher.ids.shape[1]
+    rest = (1 - top.exp().sum(-1, keepdim=True)).clamp_min(1e-6)
+    filled = (rest.log() - math.log(others)).expand(-1, len(lm_head)).clone()
+    return (filled.scatter_(1, teacher.ids[part].long(), top) / temperature).log_softmax(-1)
+
+
+def chunked_loss(hidden: Tensor, lm_head: Tensor, row_loss: RowLoss, chunk: int = 128) -> Tensor:
+    """Mean of ``row_loss(logits [r, V] float32, part)`` [r] over all rows, any differentiable function."""
+    return _ChunkedLoss.apply(hidden, lm_head, row_loss, chunk)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden: Tensor, lm_head: Tensor, row_loss: RowLoss, chunk: int) -> Tensor:
+        grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(hidden), chunk):
+            part = slice(start, min(start + chunk, len(hidden)))
+            logits = (hidden[part].detach().to(lm_head.dtype) @ lm_head.T).float()
+            with torch.enable_grad():
+                loss = row_loss(logits.requires_grad_(), part).sum()
+            (by_logits,) = torch.autograd.grad(loss, logits)
+            grad[part] = (by_logits.to(lm_head.dtype) @ lm_head).float()
+            total += loss.detach()
+        ctx.save_for_backward(grad / len(hidden))
+        ctx.dtype = hidden.dtype
+        return total / len(hidden)
+
+    @staticmethod
+    def backward(ctx, upstream: Tensor):
+        (grad,) = ctx.saved_tensors
+        return (grad * upstream).to(ctx.dtype), None, None, None
+
+
+def soft_label_loss(
+    hidden: Tensor, lm_head: Tensor, ids: Tensor, probs: Tensor, temperature: float = 1.0, chunk: int = 512
+) -> Tensor:
+    """Mean over rows of -sum_c probs[r, c] log q_r[ids[r, c]].
+
+    ids [R, C] int64 with probs [R, C] float32, rows of which sum to 1.
+    """
+    return _SoftLabelLoss.apply(hidden, lm_head, ids, probs, temperature, chunk)
+
 
 class _SoftLabelLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, lm_head: Tensor, ids: Tensor, probs: Tensor, weights: Tensor, chunk: int
+        ctx, hidden: Tensor, lm_head: Tensor, ids: Tensor, probs: Tensor, temperature: float, chunk: int
     ) -> Tensor:
         grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        rows = hidden.to(lm_head.dtype)
+        rows = (hidden if temperature == 1 else hidden / temperature).to(lm_head.dtype)
         buffer = torch.empty(min(chunk, len(rows)), len(lm_head), dtype=lm_head.dtype, device=hidden.device)
         for start in range(0, len(rows), chunk):
             part = slice(start, min(start + chunk, len(rows)))
             q = torch.mm(rows[part], lm_head.T, out=buffer[: part.stop - part.start])
             torch.softmax(q, dim=-1, out=q)
             label_q = q.gather(1, ids[part]).float().clamp_min_(torch.finfo(torch.float32).tiny)
-            loss -= (weights[part, None] * probs[part] * label_q.log_()).sum()
+            loss -= (probs[part] * label_q.log_()).sum()
             wanted = F.embedding_bag(
                 ids[part], lm_head, per_sample_weights=probs[part].to(lm_head.dtype), mode="sum"
             )
-            grad[part] = (torch.mm(q, lm_head).float() - wanted.float()) * weights[part, None]
-        ctx.save_for_backward(grad)
+            grad[part] = torch.mm(q, lm_head).float() - wanted.float()
+        ctx.save_for_backward(grad / (temperature * len(rows)))
         ctx.dtype = hidden.dtype
-        return loss
+        return loss / len(rows)
 
     @staticmethod
     def backward(ctx, upstream: Tensor):
         (grad,) = ctx.saved_tensors
         return (grad * upstream).to(ctx.dtype), None, None, None, None, None
-
-
-def soft_label_loss(
-    hidden: Tensor, lm_head: Tensor, ids: Tensor, probs: Tensor, weights: Tensor, chunk: int = 512
-) -> Tensor:
-    """Weighted sum of cross entropies, a float32 scalar, differentiable in ``hidden`` only.
-
-    hidden [R, H]; lm_head [V, H] in the dtype the matmuls shall run in; ids [R, C] int64 with probs [R, C]
-    float32, rows of which sum to 1; weights [R] float32 (normalise them yourself).
-    """
-    return _SoftLabelLoss.apply(hidden, lm_head, ids, probs, weights, chunk)
-
-
-def soft_targets(
-    topk_ids: Tensor, topk_logprobs: Tensor, labels: Tensor, hard_weight: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Teacher and true token as one distribution: ids [R, K+1] int64, probs [R, K+1] float32, entropy [R]
-    float32.
-
-    The teacher's top-K probabilities are renormalised to ``1 - hard_weight``; ``labels`` [R] gets
-    ``hard_weight``. Cross entropy with the mixture is the mixture of forward KL and hard cross entropy, up
-    to the constant ``entropy`` (of the truncated teacher, times its share), which is the least value the
-    soft part can reach.
-    """
-    teacher = topk_logprobs.float().softmax(dim=-1)
-    entropy = -(1 - hard_weight) * torch.xlogy(teacher, teacher).sum(-1)
-    probs = torch.cat((teacher * (1 - hard_weight), torch.full_like(teacher[:, :1], hard_weight)), dim=1)
-    return torch.cat((topk_ids.long(), labels.long()[:, None]), dim=1), probs, entropy

@@ -1,4 +1,4 @@
-"""Prompts to train on: benchmark wheels where installed, templates, prompts that the target itself writes.
+"""The built-in prompts: benchmark wheels where installed, templates, prompts that the target itself writes.
 
 Held-out prompts (`jetspec_sglang/builtin/heldout.jsonl`) are left out.
 """
@@ -30,7 +30,7 @@ _TEXTS = json.loads((Path(__file__).parent / "templates.json").read_text())
 STARTERS: list[str] = _TEXTS["starters"]
 
 
-def heldout_prompts() -> list[dict]:
+def heldout_rows() -> list[dict]:
     """The fixed held-out prompts, rows `{"domain", "turns", "source"}`; training never sees them."""
     from importlib.resources import files
 
@@ -38,7 +38,7 @@ def heldout_prompts() -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def wheel_prompts() -> Iterator[dict]:
+def wheel_rows() -> Iterator[dict]:
     """Rows `{"domain", "turns"}` of the benchmark wheels that are installed; found, not imported."""
     for package, name, turns, domain in _WHEELS:
         spec = importlib.util.find_spec(package)
@@ -51,7 +51,7 @@ def wheel_prompts() -> Iterator[dict]:
                 yield {"domain": domain, "turns": turns(json.loads(line))}
 
 
-def template_prompt(rng: random.Random) -> dict:
+def template_prompt(rng: random.Random) -> str:
     """One prompt from a random template with random words and numbers."""
     domain = rng.choice(list(_TEXTS["templates"]))
     template = rng.choice(_TEXTS["templates"][domain])
@@ -59,7 +59,7 @@ def template_prompt(rng: random.Random) -> dict:
     for piece in template.split("{"):  # each slot is drawn anew, also when a template names it twice
         slot, closed, rest = piece.partition("}")
         text += _fill(slot, rng) + rest if closed else piece
-    return {"domain": domain, "turns": [text]}
+    return text
 
 
 def _fill(slot: str, rng: random.Random) -> str:
@@ -67,13 +67,3 @@ def _fill(slot: str, rng: random.Random) -> str:
         return rng.choice(_TEXTS["slots"][slot])
     low, high = _TEXTS["numbers"][slot]
     return str(rng.randint(low, high))
-
-
-def training_prompts(seed: int) -> list[dict]:
-    """The wheels' prompts, shuffled, without the held-out ones."""
-    held = {tuple(row["turns"]) for row in heldout_prompts()} | {
-        (row["turns"][0],) for row in heldout_prompts()
-    }
-    rows = [row for row in wheel_prompts() if tuple(row["turns"]) not in held]
-    random.Random(seed).shuffle(rows)
-    return rows

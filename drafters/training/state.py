@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..head_config import HeadConfig
+from ..head_config import AnyHead
+from .errors import TrainError
 
 FILE = "checkpoint.pt"
 
@@ -28,6 +29,7 @@ class Progress:
     passes: int = 0  # passes over the data begun before the present one
     cursor: int = 0  # batches of the present pass that are done
     shards: list[str] = field(default_factory=list)  # what the present pass goes over
+    window: list[dict[str, float]] = field(default_factory=list)  # steps since the last record in the metrics
 
 
 def generator(seed: int, purpose: int, counter: int) -> torch.Generator:
@@ -52,7 +54,12 @@ class Ema:
 
 def best_weights(state: dict) -> dict[str, Tensor]:
     """What is to be exported from a checkpoint: the average where one was kept."""
-    return state["ema"] if state["ema"] is not None else state["head"]
+    return state["head"] if state["ema"] is None else {**state["head"], **state["ema"]}
+
+
+def size(head: nn.Module, ema: bool) -> int:
+    """Bytes of a checkpoint: weights, AdamW's two moments, and the average."""
+    return sum(p.numel() for p in head.parameters()) * 4 * (3 + ema)
 
 
 def save(
@@ -82,12 +89,17 @@ def load(folder: Path) -> dict | None:
 
 
 def restore(
-    state: dict, head: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema | None, config: HeadConfig
+    state: dict, head: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema | None, config: AnyHead
 ) -> Progress:
+    """Put weights back and return the position. TrainError if the checkpoint is of another head."""
     if state["head_config"] != config.model_dump():
-        raise ValueError(f"checkpoint is of another head: {state['head_config']}, not {config.model_dump()}")
+        raise TrainError(
+            f"the checkpoint is of another head, {state['head_config']}, not {config.model_dump()}: "
+            "set `work` or fit.folder to a new folder, or remove the checkpoint"
+        )
     head.load_state_dict(state["head"])
     optimizer.load_state_dict(state["optimizer"])
     if ema is not None and state["ema"] is not None:
-        ema.tensors = state["ema"]
+        for name, tensor in state["ema"].items():
+            ema.tensors[name].copy_(tensor)
     return Progress(**state["progress"])

@@ -4,13 +4,16 @@ import math
 
 import pytest
 import torch
-from tiny_data import head_config, write_shard
+from tiny_data import autoregressive_config, head_config, write_shard
 
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
+from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.training.batch import collate, sample_anchors
-from jetspec_sglang.drafters.training.evaluate import Tally, accepted_in_tree, truth_table
-from jetspec_sglang.drafters.training.loss import soft_label_loss, soft_targets
-from jetspec_sglang.drafters.training.shards import DataError, Folder, Shard, plan
+from jetspec_sglang.drafters.training.errors import TrainError
+from jetspec_sglang.drafters.training.evaluate import Tally, accepted_in_tree, draft, truth_table
+from jetspec_sglang.drafters.training.flex import flex_block_hidden
+from jetspec_sglang.drafters.training.shards import Folder, Shard, TopK, plan
+from jetspec_sglang.drafters.training.student import Student
 from jetspec_sglang.tree import DraftProposal, build_tree
 
 
@@ -20,25 +23,13 @@ def sequences(data_folder):
     return [shard.read(i) for i in range(3)]
 
 
-def test_loss_and_gradient_equal_autograd_through_stored_logits():
-    rng = torch.Generator().manual_seed(0)
-    hidden = torch.randn(11, 16, generator=rng, requires_grad=True)
-    lm_head = torch.randn(50, 16, generator=rng)
-    labels = torch.randint(0, 50, (11,), generator=rng)
-    topk = torch.randn(11, 50, generator=rng).log_softmax(-1).topk(8)
-    weights = torch.rand(11, generator=rng)
-    ids, probs, entropy = soft_targets(topk.indices.int(), topk.values.half(), labels, hard_weight=0.3)
-    loss = soft_label_loss(hidden, lm_head, ids, probs, weights, chunk=4)
-    (grad,) = torch.autograd.grad(3 * loss, hidden)
+def embedding_of(config) -> torch.Tensor:
+    return torch.randn(config.vocab_size, config.hidden_size, generator=torch.Generator().manual_seed(1))
 
-    log_q = (hidden @ lm_head.T).log_softmax(-1)
-    teacher = topk.values.half().float().softmax(-1)
-    kl = (teacher * (teacher.log() - log_q.gather(1, topk.indices))).sum(-1)
-    hard = -log_q.gather(1, labels[:, None])[:, 0]
-    reference = (weights * (0.7 * kl + 0.3 * hard)).sum()
-    (expected,) = torch.autograd.grad(3 * reference, hidden)
-    torch.testing.assert_close(loss - (weights * entropy).sum(), reference)
-    torch.testing.assert_close(grad, expected)
+
+def cuts_of(sequences, config, count=6, gamma=4.0):
+    rng = torch.Generator().manual_seed(3)
+    return [sample_anchors(sequence, count, config.block_size, gamma, rng) for sequence in sequences]
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -46,54 +37,83 @@ def test_a_batched_block_equals_the_block_alone(sequences, causal):
     config = head_config(causal=causal)
     torch.manual_seed(0)
     head = CausalParallelHead(config).requires_grad_(False)
-    embedding = torch.randn(config.vocab_size, config.hidden_size)
-    rng = torch.Generator().manual_seed(3)
-    blocks = [sample_anchors(sequence, 6, config, 4.0, rng) for sequence in sequences]
-    batch = collate(sequences, blocks, config, 4.0)
-    context = head.context_kv(batch.taps.float(), batch.context_positions())
-    out = head.block_hidden(embedding[batch.block_ids], batch.positions, context, batch.mask)
-    for i, (sequence, each) in enumerate(zip(sequences, blocks, strict=True)):
-        at = 0
-        for anchor, slots in each:
+    embedding, cuts = embedding_of(config), cuts_of(sequences, config)
+    rows = Student(head, embedding)(collate(sequences, cuts, config))
+    alone = []
+    for sequence, each in zip(sequences, cuts, strict=True):
+        for anchor, depths in each:
+            slots = config.block_size  # more than the labels: a causal slot does not see those behind it
             ids = torch.tensor([int(sequence.tokens[anchor])] + [config.mask_token_id] * (slots - 1))
-            alone = head.block_hidden(
+            out = head.block_hidden(
                 embedding[ids][None],
                 anchor + torch.arange(slots)[None],
                 head.context_kv(sequence.taps[None, :anchor].float(), torch.arange(anchor)[None]),
                 block_mask(anchor, slots, causal),
             )
-            torch.testing.assert_close(out[i, at : at + slots], alone[0], rtol=1e-4, atol=1e-5)
-            at += slots
+            alone.append(out[0, 1 : 1 + depths])
+    torch.testing.assert_close(rows, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_batched_autoregressive_rows_equal_the_anchor_alone(sequences):
+    config = autoregressive_config()
+    torch.manual_seed(0)
+    head = AutoregressiveHead(config).requires_grad_(False)
+    embedding, cuts = embedding_of(config), cuts_of(sequences, config)
+    rows = Student(head, embedding)(collate(sequences, cuts, config))
+    alone = []
+    for sequence, each in zip(sequences, cuts, strict=True):
+        for anchor, depths in each:
+            out = head.unroll(
+                sequence.taps[None].float(),
+                embedding[sequence.tokens][None],
+                torch.tensor([[anchor]]),
+                config.block_size - 1,
+            )
+            alone.append(head.norm(out[0, 0, :depths]))
+    torch.testing.assert_close(rows, torch.cat(alone), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_labels_and_teacher_are_in_place(sequences, causal):
-    """Slot k is labelled with token a+k, taught by the row at a+k-1; nothing past the end has a label."""
-    config = head_config(causal=causal)
+def test_flex_attention_equals_the_written_out_mask(sequences, causal):
+    config = head_config(causal=causal, head_dim=16)
+    torch.manual_seed(0)
+    head = CausalParallelHead(config).requires_grad_(False)
+    batch = collate(sequences, cuts_of(sequences, config), config)
+    embeddings = embedding_of(config)[batch.slots.ids]
+    context = batch.taps.shape[1]
+    kv = head.context_kv(batch.taps.float(), torch.arange(context).expand(len(sequences), -1))
+    dense = head.block_hidden(embeddings, batch.slots.positions, kv, batch.slots.mask(context, causal))
+    flex = flex_block_hidden(head, embeddings, batch.slots, kv, compiled=False)
+    used = batch.slots.block_of >= 0
+    torch.testing.assert_close(flex[used], dense[used], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["causal", "diffusion", "autoregressive"])
+def test_labels_and_teacher_are_in_place(sequences, kind):
+    """Depth k is labelled with token a+k, taught by the row at a+k-1; nothing past the end has a label."""
+    config = autoregressive_config() if kind == "autoregressive" else head_config(causal=kind == "causal")
     sequence = sequences[0]
     last = len(sequence.tokens) - 1
-    blocks = [(sequence.prompt_len, 5), (last - 1, 2 if causal else 5)]
-    batch = collate([sequence], [blocks], config, gamma=2.0)
+    batch = collate([sequence], [[(sequence.prompt_len, 4), (last - 1, 1)]], config)
     wanted = [sequence.prompt_len + k for k in range(1, 5)] + [last]
     assert batch.depths.tolist() == [1, 2, 3, 4, 1]
-    assert batch.positions[0, batch.rows].tolist() == wanted
+    if batch.slots is not None:
+        assert batch.slots.positions[0, batch.rows].tolist() == wanted
+        assert batch.slots.ids[0, batch.rows].tolist() == [config.mask_token_id] * 5
     assert batch.labels.tolist() == sequence.tokens[wanted].tolist()
-    torch.testing.assert_close(batch.topk_ids, sequence.topk_ids[[at - 1 for at in wanted]])
+    assert isinstance(batch.teacher, TopK)
+    torch.testing.assert_close(batch.teacher.ids, sequence.teacher.ids[[at - 1 for at in wanted]])
     # The target wrote the text greedily, so the teacher's favourite is the label.
-    assert batch.topk_ids[:, 0].tolist() == batch.labels.tolist()
-    expected = [1.0] * 5 if causal else [math.exp(-(k - 1) / 2) for k in (1, 2, 3, 4, 1)]
-    torch.testing.assert_close(batch.weights, torch.tensor(expected) / sum(expected))
+    assert batch.teacher.ids[:, 0].tolist() == batch.labels.tolist()
 
 
-def test_cut_blocks_weigh_depths_as_gamma_says(sequences):
-    config = head_config()
+def test_cut_labels_weigh_depths_as_gamma_says(sequences):
     rng = torch.Generator().manual_seed(0)
-    counts = torch.zeros(config.block_size)
-    trials = 3000
-    for _ in range(trials):
-        [(anchor, slots)] = sample_anchors(sequences[0], 1, config, 2.0, rng)
-        if anchor + config.block_size <= len(sequences[0].tokens):  # not cut by the end of the text
-            counts[:slots] += 1
+    counts = torch.zeros(5)
+    for _ in range(3000):
+        [(anchor, depths)] = sample_anchors(sequences[0], 1, 5, 2.0, rng)
+        if anchor + 5 <= len(sequences[0].tokens):  # not cut by the end of the text
+            counts[: depths + 1] += 1
     share = counts[1:] / counts[0]
     torch.testing.assert_close(share, torch.tensor([math.exp(-k / 2) for k in range(4)]), atol=0.03, rtol=0)
 
@@ -125,7 +145,7 @@ def test_a_shard_without_metadata_is_refused(tmp_path):
 
     path = tmp_path / "shard-00000.safetensors"
     save_file({"tokens": torch.zeros(3, dtype=torch.int32)}, path)
-    with pytest.raises(DataError, match="no `jetspec` metadata"):
+    with pytest.raises(TrainError, match="not a shard"):
         Shard(path)
 
 
@@ -137,11 +157,42 @@ def test_replay_visits_rounds_as_a_server_would():
 
 
 def test_accepted_in_tree_counts_leading_true_tokens(sequences):
-    truth = truth_table(sequences[0], 3)[:2]
+    anchors = torch.tensor(list(sequences[0].anchors()))
+    truth = truth_table(sequences[0], anchors[:2], 3)
     ids = torch.stack((truth, (truth + 1) % 90), dim=-1)
     ids[1, 1] = torch.tensor([91, 92])  # the second round's depth 2 misses
     logprobs = torch.tensor([-0.1, -2.5]).expand(2, 3, 2).contiguous()
     tree = build_tree(DraftProposal(ids, logprobs), torch.tensor([7, 7]), 8)
     assert accepted_in_tree(tree, truth).tolist() == [3, 1]
-    past_end = truth_table(sequences[0], 3)[-1:]
+    past_end = truth_table(sequences[0], anchors[-1:], 3)
     assert past_end[0].tolist()[1:] == [-1, -1]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_an_autoregressive_tree_continues_its_own_path(sequences, depth):
+    """Where the tree's likeliest child is the true token, the row below it is that of the true text."""
+    config = autoregressive_config(block_size=depth + 1)
+    torch.manual_seed(0)
+    head = AutoregressiveHead(config).requires_grad_(False)
+    embedding, sequence = embedding_of(config), sequences[0]
+    anchors = torch.tensor(list(sequence.anchors()))[:4]
+    best, tree = draft(head, embedding, embedding, sequence, anchors)
+    assert tree.depth.max() == depth
+    for row, anchor in enumerate(anchors.tolist()):
+        # The text as the head would have it: follow the tree's first child, and draft along that text.
+        children = [i for i in range(tree.budget) if tree.parent[row, i] == 0]
+        path = [int(best[row, 0])]
+        assert path[0] == int(tree.tokens[row, children[0]])
+        for k in range(1, depth):
+            tokens = torch.cat((sequence.tokens[: anchor + 1], torch.tensor([*path, 0, 0])))
+            taps = torch.zeros(len(tokens), config.tap_width)
+            taps[:anchor] = sequence.taps[:anchor].float()
+            out = head.unroll(taps[None], embedding[tokens][None], torch.tensor([[anchor]]), k + 1)
+            path.append(int(head.logits(out[0, 0, k], embedding).argmax()))
+        node, found = 0, []
+        for token in path:
+            below = [i for i in range(tree.budget) if tree.parent[row, i] == node]
+            node = next((i for i in below if int(tree.tokens[row, i]) == token), None)
+            assert node == below[0]
+            found.append(token)
+        assert found == path

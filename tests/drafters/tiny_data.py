@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from jetspec_sglang.drafters.head_config import HeadConfig
+from jetspec_sglang.drafters.head_config import AutoregressiveConfig, HeadConfig
 
 VOCAB, MASK = 96, 3
 
@@ -35,6 +35,12 @@ def head_config(**changes) -> HeadConfig:
         }
         | changes
     )
+
+
+def autoregressive_config(**changes) -> AutoregressiveConfig:
+    """As `head_config`, what it has in common."""
+    block_only = {"layers", "mask_token_id", "causal"}
+    return AutoregressiveConfig(**head_config().model_dump(exclude=block_only) | changes)
 
 
 def write_target(folder: Path) -> Path:
