@@ -252,7 +252,7 @@ def run(config: TrainConfig, target: str | Path, report: Report = lambda _: None
     ``report`` is called with every record of the metrics. A checkpoint is always written before returning.
     """
     run = Run(config, target)
-    if run.share_done() >= 1 and run.evaluation and run.evaluation["step"] == run.progress.step:
+    if run.share_done() >= 1 and (run.evaluation or {}).get("step") == run.progress.step:
         return run.evaluation  # it was finished before
     stop: list[int] = []
     handlers = {}

@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_refused_with_the_way_out(target_folder, data_folde
     config = settings(data_folder, tmp_path / "run", steps=1)
     fit.run(config, target_folder)
     other = config.model_copy(update={"head": config.head.model_copy(update={"block_size": 4})})
-    with pytest.raises(TrainError, match="another head.*new folder"):
+    with pytest.raises(TrainError, match=r"another head.*new folder"):
         fit.run(other, target_folder)
     taps = settings(data_folder, tmp_path / "taps", features={"target_layer_ids": [0, 1]})
     with pytest.raises(TrainError, match=r"taps of layers \[0, 2\].*set features.target_layer_ids"):
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_refused_with_the_way_out(target_folder, data_folde
     with pytest.raises(TrainError, match="run `data` and `features` first"):
         fit.run(settings(tmp_path / "none", tmp_path / "none"), target_folder)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    with pytest.raises(TrainError, match="checkpoint.*0.00 GB free: set `work`"):
+    with pytest.raises(TrainError, match=r"checkpoint.*0.00 GB free: set `work`"):
         fit.run(settings(data_folder, tmp_path / "full"), target_folder)
 
 
@@ -266,3 +266,21 @@ def test_metrics_after_the_checkpoint_are_dropped(tmp_path):
     log.write({"step": 3, "loss": 1.5})
     log.close()
     assert metrics.read(tmp_path) == [*lines[:2], {"step": 3, "loss": 1.5}]
+
+
+def test_two_processes_learn_what_one_does_with_twice_the_batches(target_folder, data_folder, tmp_path):
+    """`torchrun` on CPUs: each of two processes takes one of the step's two batches."""
+    together = settings(data_folder, tmp_path / "together", batch_anchors=8, steps=4)
+    alone = settings(data_folder, tmp_path / "alone", batch_anchors=8, steps=4, accumulation=2)
+    fit.run(alone, target_folder)
+    script = tmp_path / "run.py"
+    script.write_text(RUN)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, str(script), together.model_dump_json(), str(target_folder)]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected, found = state.load(alone.run_folder), state.load(together.run_folder)
+    assert found["progress"]["step"] == 4
+    assert found["progress"]["cursor"] == expected["progress"]["cursor"] == 8
+    for name, tensor in expected["head"].items():
+        torch.testing.assert_close(found["head"][name], tensor, rtol=1e-4, atol=1e-5)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny_data import autoregressive_config, head_config, write_shard
 
-from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
+from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.training.batch import collate, sample_anchors
 from jetspec_sglang.drafters.training.errors import TrainError
 from jetspec_sglang.drafters.training.evaluate import Tally, accepted_in_tree, draft, truth_table
