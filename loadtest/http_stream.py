@@ -6,8 +6,10 @@ millisecond on the same machine, and it is what a new user costs the server.
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
+from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,10 +29,10 @@ def events(url: str, body: dict[str, Any], timeout: float) -> Iterator[tuple[flo
     """
     deadline = time.monotonic() + timeout
     status = None
-    connection = _connect(url, timeout)
+    connection = None
     try:
-        connection.connect()
-        socket = connection.sock  # the connection forgets it once the answer begins
+        connection = _connect(url, timeout)
+        stream = connection.sock  # the connection forgets it once the answer begins
         connection.request("POST", urlsplit(url).path, json.dumps(body).encode(), _headers())
         response = connection.getresponse()
         status = response.status
@@ -45,13 +47,15 @@ def events(url: str, body: dict[str, Any], timeout: float) -> Iterator[tuple[flo
                 yield now, json.loads(data)
             if now >= deadline:
                 raise TimeoutError
-            socket.settimeout(deadline - now)
+            stream.settimeout(deadline - now)
+        raise AnswerError("the stream was broken off", status)
     except TimeoutError as error:
         raise AnswerError(f"not complete after {timeout:g} s", status) from error
     except (OSError, HTTPException, ValueError) as error:
         raise AnswerError(f"{type(error).__name__}: {error}", status) from error
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
 
 
 def request_json(url: str, method: str = "GET", timeout: float = 60) -> Any:
@@ -61,15 +65,17 @@ def request_json(url: str, method: str = "GET", timeout: float = 60) -> Any:
         AnswerError: no connection, or an answer other than 200.
     """
     parts = urlsplit(url)
-    connection = _connect(url, timeout)
+    connection = None
     try:
+        connection = _connect(url, timeout)
         connection.request(method, f"{parts.path}?{parts.query}", headers=_headers())
         response = connection.getresponse()
         text = response.read().decode(errors="replace")
     except (OSError, HTTPException) as error:
         raise AnswerError(f"{type(error).__name__}: {error}") from error
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
     if response.status != 200:
         raise AnswerError(text[:2000], response.status)
     try:
@@ -79,9 +85,40 @@ def request_json(url: str, method: str = "GET", timeout: float = 60) -> Any:
 
 
 def _connect(url: str, timeout: float) -> HTTPConnection:
+    """Raises OSError: nobody answers at any of the host's addresses."""
     parts = urlsplit(url)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    return kind(parts.hostname or "", parts.port, timeout=timeout)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        secure = HTTPSConnection(host, parts.port, timeout=timeout)
+        secure.connect()
+        return secure
+    connection = HTTPConnection(host, parts.port, timeout=timeout)
+    connection.sock = _open(_addresses(host, connection.port), timeout)
+    return connection
+
+
+@cache
+def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+    """Looked up once: gevent does it in a thread, which on a busy machine holds everybody up while it waits."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def _open(addresses: list[tuple[socket.AddressFamily, Any]], timeout: float) -> socket.socket:
+    """A connection to the first address that takes one."""
+    refusal: OSError | None = None
+    for family, address in addresses:
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            opened.settimeout(timeout)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.connect(address)
+        except OSError as error:
+            opened.close()
+            refusal = error
+        else:
+            return opened
+    raise refusal or OSError("the host has no address")
 
 
 def _headers() -> dict[str, str]:
