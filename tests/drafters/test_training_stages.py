@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from safetensors import safe_open
-from tiny_chat import write_chat_target
-from tiny_data import MASK
+from tiny_chat import write_tokenizer
+from tiny_data import MASK, VOCAB, write_target
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
 
 from jetspec_sglang.drafters.training import features, fit
@@ -23,7 +23,7 @@ QUESTIONS = [f"what is {a} and {b}?" for a in "abcdef" for b in "xyz"]
 
 @pytest.fixture(scope="module")
 def chat_target(tmp_path_factory):
-    return write_chat_target(tmp_path_factory.mktemp("chat"))
+    return write_tokenizer(write_target(tmp_path_factory.mktemp("chat")), VOCAB)
 
 
 @pytest.fixture

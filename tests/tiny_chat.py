@@ -1,8 +1,7 @@
-"""A tokenizer for the tiny target: a token a character, and a chat template."""
+"""A tokenizer for tiny targets: a token a character, and a chat template."""
 
 from pathlib import Path
 
-import tiny_data
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -13,11 +12,11 @@ TEMPLATE = (
 )
 
 
-def write_chat_target(folder: Path) -> Path:
-    """The tiny target with a tokenizer beside it."""
-    tiny_data.write_target(folder)
-    letters = [chr(code) for code in range(32, 127)][: tiny_data.VOCAB - 4]
-    vocabulary = ["<unknown>", START, END, "<mask>", *letters]
+def write_tokenizer(folder: Path, vocab_size: int) -> Path:
+    """Write a tokenizer of so many tokens beside a model whose end-of-text token is 2."""
+    letters = [chr(code) for code in range(32, 127)]
+    more = [f"<{i}>" for i in range(vocab_size)]
+    vocabulary = ["<unknown>", START, END, "<mask>", *letters, *more][:vocab_size]
     model = models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<unknown>")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
