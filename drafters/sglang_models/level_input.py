@@ -40,16 +40,20 @@ class DraftLevelInput(DFlashVerifyInput):
         row_lens = prefix_lens.to(torch.int64) + keys
         starts = row_lens.repeat_interleave(nodes, output_size=len(row_lens) * nodes)
         flat[starts.cumsum(0) - starts] = False
-        on_cpu = flat.device.type == "cpu"
+        split = on_cpu(flat)
         return cls(
             draft_token=tokens.flatten(),
             positions=positions.flatten(),
             draft_token_num=nodes,
-            custom_mask=None if on_cpu else flat,
+            custom_mask=None if split else flat,
             capture_hidden_mode=CaptureHiddenMode.NULL,
             hidden_states=features.flatten(0, 1),
-            tree_mask=_by_request(flat, nodes, row_lens) if on_cpu else None,
+            tree_mask=_by_request(flat, nodes, row_lens) if split else None,
         )
+
+
+def on_cpu(mask: torch.Tensor) -> bool:
+    return mask.device.type == "cpu"
 
 
 def _by_request(flat: torch.Tensor, nodes: int, row_lens: torch.Tensor) -> list[torch.Tensor]:

@@ -162,3 +162,46 @@ def test_head_section_that_is_no_object(tmp_path):
 def test_config_built_by_hand_is_checked_too():
     with pytest.raises(ConfigError, match="give 1 to 3"):
         JetSpecConfig("causal_parallel", "accum_logp", "optimal", "match", "fixed", 8, 4, 2, block_length=4)
+
+
+def kind(drafter: str):
+    return SimpleNamespace(block_size=8, drafter=drafter)
+
+
+@pytest.mark.parametrize("drafter", ["causal_parallel", "diffusion", "autoregressive"])
+def test_the_drafter_is_the_heads_own(drafter, monkeypatch):
+    assert resolve_config(view(), kind(drafter)).drafter == drafter
+    monkeypatch.setenv(FLAGS_ENV, json.dumps({"drafter": drafter}))
+    assert resolve_config(view(), kind(drafter)).drafter == drafter
+
+
+@pytest.mark.parametrize(
+    ("asked", "head", "said"),
+    [
+        ("causal_parallel", "diffusion", "but this head is a bidirectional block head"),
+        ("diffusion", "causal_parallel", "but this head is a causal block head"),
+        ("autoregressive", "causal_parallel", "but this head is a causal block head"),
+        ("diffusion", "autoregressive", "but this head is an EAGLE-3 head"),
+    ],
+)
+def test_a_drafter_that_contradicts_the_head_is_refused(asked, head, said, monkeypatch):
+    monkeypatch.setenv(FLAGS_ENV, json.dumps({"drafter": asked}))
+    with pytest.raises(ConfigError, match=said) as refused:
+        resolve_config(view(), kind(head))
+    assert f"drafter {asked} (--jetspec-drafter)" in str(refused.value)
+    assert str(refused.value).endswith(f"give {head}.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"expansion": "eager"}, "expansion 'eager' .* is not for the drafter autoregressive; give optimal."),
+        ({"acceptance": "traversal"}, "acceptance 'traversal' .* drafter autoregressive; give match."),
+    ],
+    ids=str,
+)
+def test_what_a_path_drafter_does_not_do_is_refused(setting, said, monkeypatch):
+    monkeypatch.setenv(FLAGS_ENV, json.dumps(setting))
+    assert resolve_config(view(), kind("diffusion"))
+    with pytest.raises(ConfigError, match=said):
+        resolve_config(view(), kind("autoregressive"))
