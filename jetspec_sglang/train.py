@@ -68,11 +68,18 @@ def train(
     except ValidationError as error:
         for fault in error.errors():
             where = ".".join(map(str, fault["loc"])) or "settings"
-            console.print(f"[red]{config}: {where}: {fault['msg']}[/]", highlight=False)
+            _complain(console, f"{config}: {where}: {fault['msg']}")
         raise typer.Exit(1) from None
     except (TrainError, BuiltinTargetError) as error:
-        console.print(f"[red]{error}[/]", highlight=False)
+        _complain(console, str(error))
         raise typer.Exit(1) from None
+    except ModuleNotFoundError as error:
+        _complain(console, f"{error.name} is not installed: pip install 'jetspec-sglang[train]'")
+        raise typer.Exit(1) from None
+
+
+def _complain(console: Console, message: str) -> None:
+    console.print(message, style="red", markup=False, highlight=False)
 
 
 def require_capture(target: str) -> None:

@@ -17,8 +17,13 @@ def show_status(settings: TrainConfig, console: Console) -> None:
     from jetspec_sglang.drafters.checkpoint import CONFIG, WEIGHTS
 
     table = Table("stage", "folder", "what is there")
-    table.add_row("data", str(settings.tokens_folder), _shards(settings.tokens_folder, settings))
-    table.add_row("features", str(settings.features_folder), _shards(settings.features_folder, settings))
+    tokens, features = (
+        _shards(each, settings) for each in (settings.tokens_folder, settings.features_folder)
+    )
+    if not tokens and features:
+        tokens = "nothing apart: the features came with the answers"
+    table.add_row("data", str(settings.tokens_folder), tokens or "nothing")
+    table.add_row("features", str(settings.features_folder), features or "nothing")
     table.add_row("fit", str(settings.run_folder), _run(settings.run_folder))
     head = settings.head_folder
     whole = (head / CONFIG).exists() and (head / WEIGHTS).exists()
@@ -32,7 +37,7 @@ def _shards(path: Path, settings: TrainConfig) -> str:
     folder = Folder(path)
     names = folder.names()
     if not names:
-        return "nothing"
+        return ""
     heldout = sum(len(folder.shard(name).prompt_lens) for name in folder.names("heldout"))
     size = sum((path / name).stat().st_size for name in names)
     return (

@@ -103,8 +103,12 @@ def model_card(saved: dict, shape: AnyHead) -> str:
 
 
 def _without_places(settings: dict) -> dict:
-    """Folders of one machine mean nothing to others."""
-    return {key: value for key, value in settings.items() if key != "folder"}
+    """Folders of one machine mean nothing to others; of a file, its name does."""
+    kept = {key: value for key, value in settings.items() if key != "folder"}
+    return {
+        key: Path(value).name if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
+        for key, value in kept.items()
+    }
 
 
 def _quality(evaluation: dict | None) -> str:
