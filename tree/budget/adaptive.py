@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .calibration import Calibration
-from .cost import CostModel, RoundShape
+from .cost import CostModel, RoundShape, octave_of
 from .price import best_width, candidate_widths
 
 PROBING = 0.005
@@ -57,7 +57,7 @@ class AdaptiveBudget:
         widths = [n for n in self.widths if n <= most]
         seconds = [self._seconds(batch, n, self.depth_of(n), context) for n in widths]
         tokens = [batch * (1 + self._gain[i]) for i in range(len(widths))]
-        nodes = best_width(widths, tokens, seconds, self._present.get(batch.bit_length()))
+        nodes = best_width(widths, tokens, seconds, self._present.get(octave_of(batch)))
         depth, full = self.depth_of(nodes), self.depth_of(widths[-1])
         if depth == full:
             return Plan(nodes, depth)
@@ -81,17 +81,17 @@ class AdaptiveBudget:
         widths = [n for n in self.widths if n <= slots]
         tokens = [batch + gain[:, n - 1].sum() for n in widths]
         seconds = [self._seconds(batch, n, plan.depth, context) for n in widths]
-        return best_width(widths, tokens, seconds, self._present.get(batch.bit_length()))
+        return best_width(widths, tokens, seconds, self._present.get(octave_of(batch)))
 
     def chosen(self, shape: RoundShape, probe: bool) -> None:
         """Note what a round really does."""
-        octave = shape.batch.bit_length()
+        octave = octave_of(shape.batch)
         self._present[octave] = shape.nodes
         self.rounds[octave, shape.nodes] += 1
         self.probes += probe
 
     def learn_tree(self, logprob: np.ndarray, depth: np.ndarray, drafted: int) -> None:
-        """What trees drafted `drafted` deep promise: [B, N], before any cut. Widths that want more depth learn naught."""
+        """What trees drafted `drafted` deep promise: [B, N], before any cut. Widths that want more depth learn none."""
         gain = self._gain_of(logprob, depth)
         for i, n in enumerate(self.widths):
             if n <= gain.shape[1] and self.depth_of(n) <= drafted:
@@ -126,6 +126,6 @@ class AdaptiveBudget:
             "rounds_by_batch_and_nodes": rounds,
             "expected_tau": {str(n): 1 + g for n, g in zip(self.widths, self._gain.tolist(), strict=True)},
             "probes": self.probes,
-            "cost_level": self.cost.level,
+            "live_over_measured": {str(2 ** (o - 1)): level for o, level in self.cost.levels().items()},
             "calibration": self.calibration.report(),
         }

@@ -1,9 +1,8 @@
 """What a round costs: measured at start-up, kept true by the rounds that follow.
 
 Start-up gives the *shape* of the cost over batch and nodes from a few dry runs. It cannot give the level: how
-busy the machine is, what the scheduler adds between rounds, how warm the caches are. So each live round's
-time, divided by the prediction, corrects the prediction: of all shapes alike (the machine got slower), and of
-its own shape in particular (the start-up run was off there). Medians do both, so that one hiccup costs nothing.
+busy the machine is, what the scheduler adds between rounds, how warm the caches are. So live rounds correct the
+prediction (`correction.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +10,15 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp
 from statistics import median
 
 import numpy as np
 from scipy.optimize import nnls
 
-RECENT_ALL, RECENT_SHAPE = 32, 9  # rounds that a correction looks at
-ENOUGH = 3  # rounds of a shape before its own correction counts
+from .correction import UNKNOWN_LEVEL, Correction, Estimate
+
+RECENT_GAPS = 32
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ class CostModel:
         self._verify = Surface.of(near, _verify_rows, [s.verify for s in near])
         self._rest = Surface.of(near, _verify_rows, [s.rest for s in near])
         self._per_context = self._slope(samples)
-        self._level: deque[float] = deque(maxlen=RECENT_ALL)
-        self._own: dict[tuple[int, int, int], deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_SHAPE))
-        self._gaps: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ALL))
+        self._corrections: dict[int, Correction] = {}
+        self._rounds = 0
+        self._gaps: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_GAPS))
 
     def _slope(self, samples: Sequence[Sample]) -> float:
         """Seconds of verify that a token of context adds, a request; from the samples with a longer one."""
@@ -112,30 +113,40 @@ class CostModel:
 
     def seconds(self, shape: RoundShape) -> float:
         """What the next round of this shape should take, scheduling included."""
-        return self.measured(shape) * self.level * self._of_shape(shape) + self._gap(shape.batch)
+        return self.measured(shape) * self._correction(shape.batch).factor(_kind(shape)) + self._gap(
+            shape.batch
+        )
 
     def observe(self, shape: RoundShape, seconds: float, gap: float | None) -> None:
         """One live round: `seconds` in its stages, `gap` between the end of the last and its start (None: unknown,
         as after a prefill or an idle time)."""
-        ratio = seconds / self.measured(shape)
-        self._level.append(ratio / self._of_shape(shape))
-        self._own[_key(shape)].append(ratio / self.level)
+        self._rounds += 1
+        octave = octave_of(shape.batch)
+        if octave not in self._corrections:
+            # As slow or fast as the nearest load that is known, until it shows.
+            near = self._correction(shape.batch).level.mean
+            self._corrections[octave] = Correction(Estimate(near, UNKNOWN_LEVEL))
+        self._corrections[octave].observe(_kind(shape), seconds / self.measured(shape), self._rounds)
         if gap is not None:
-            self._gaps[_octave(shape.batch)].append(gap)
+            self._gaps[octave].append(gap)
 
-    @property
-    def level(self) -> float:
-        """Live time over start-up time, of all shapes."""
-        return median(self._level) if self._level else 1.0
+    def levels(self) -> dict[int, float]:
+        """Live time over start-up time, by octave of the batch."""
+        return {octave: exp(c.level.mean) for octave, c in sorted(self._corrections.items())}
 
-    def _of_shape(self, shape: RoundShape) -> float:
-        own = self._own.get(_key(shape), ())
-        return median(own) if len(own) >= ENOUGH else 1.0
+    def _correction(self, batch: int) -> Correction:
+        if not self._corrections:
+            return Correction()
+        own = octave_of(batch)
+        nearest = min(self._corrections, key=lambda octave: abs(octave - own))
+        known = self._corrections[nearest]
+        return known if nearest == own else Correction(known.level)
 
     def _gap(self, batch: int) -> float:
         if not self._gaps:
             return 0.0
-        nearest = min(self._gaps, key=lambda octave: abs(octave - _octave(batch)))
+        own = octave_of(batch)
+        nearest = min(self._gaps, key=lambda octave: abs(octave - own))
         return median(self._gaps[nearest])
 
 
@@ -147,9 +158,10 @@ def _draft_rows(shape: RoundShape) -> int:
     return shape.batch * (shape.depth + 1)
 
 
-def _octave(number: int) -> int:
-    return number.bit_length()
+def octave_of(batch: int) -> int:
+    """1 for 1, 2 for 2 and 3, 3 for 4 to 7, …"""
+    return batch.bit_length()
 
 
-def _key(shape: RoundShape) -> tuple[int, int, int]:
-    return _octave(shape.batch), shape.nodes, shape.depth
+def _kind(shape: RoundShape) -> tuple[int, int]:
+    return shape.nodes, shape.depth
