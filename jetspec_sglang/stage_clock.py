@@ -59,13 +59,25 @@ class HostClock:
         yield from rounds
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A round that the device may still be busy with: stages as (name, first event, last event), and the event
+    behind all of it."""
+
+    stages: list[tuple[str, Any, Any]]
+    before: Any
+    note: Any
+    tensors: tuple[torch.Tensor, ...]
+    end: Any
+
+
 class DeviceClock:
     """For an accelerator of `torch.cuda`'s kind: events and pinned copies, never a wait."""
 
     def __init__(self, event_type: Any = None) -> None:
         self._event_type = event_type or (lambda: torch.cuda.Event(enable_timing=True))
         self._stages: list[tuple[str, Any, Any]] = []
-        self._pending: deque[tuple[list, Any, Any, tuple]] = deque()
+        self._pending: deque[_Running] = deque()
         self._last_end: Any = None
 
     def _mark(self) -> Any:
@@ -81,10 +93,9 @@ class DeviceClock:
 
     def end_round(self, note: Any, tensors: tuple[torch.Tensor, ...] = ()) -> None:
         host = tuple(self._to_host(tensor) for tensor in tensors)
-        self._pending.append((self._stages, self._last_end, note, host))
-        # The copies lie before this event, so a round that is through has them.
-        self._last_end, self._stages = self._mark(), []
-        self._pending[-1] = (*self._pending[-1], self._last_end)
+        end = self._mark()  # behind the copies, so a round that is through has them
+        self._pending.append(_Running(self._stages, self._last_end, note, host, end))
+        self._last_end, self._stages = end, []
 
     @staticmethod
     def _to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -97,13 +108,15 @@ class DeviceClock:
         self._last_end = None
 
     def finished(self) -> Iterator[FinishedRound]:
-        while self._pending and self._pending[0][-1].query():
-            stages, before, note, tensors, _ = self._pending.popleft()
+        while self._pending and self._pending[0].end.query():
+            done = self._pending.popleft()
             seconds: dict[str, float] = {}
-            for name, began, ended in stages:
+            for name, began, ended in done.stages:
                 seconds[name] = seconds.get(name, 0.0) + began.elapsed_time(ended) / 1000
-            gap = before.elapsed_time(stages[0][1]) / 1000 if before is not None and stages else None
-            yield FinishedRound(seconds, gap, note, tensors)
+            gap = None
+            if done.before is not None and done.stages:
+                gap = done.before.elapsed_time(done.stages[0][1]) / 1000
+            yield FinishedRound(seconds, gap, done.note, done.tensors)
 
 
 def stage_clock(device: str) -> HostClock | DeviceClock:
