@@ -1,4 +1,4 @@
-"""A run whose numbers may be looked at."""
+"""A run, with its records."""
 
 from pathlib import Path
 
@@ -16,3 +16,8 @@ def valid_run(config: LoadConfig, folder: Path, workers: int = 1) -> tuple[Run, 
         if done.valid:
             return done, read_requests(folder / str(number))
     raise AssertionError(f"{TRIES} invalid runs, the last one: {done.reasons}")
+
+
+def any_run(config: LoadConfig, folder: Path, workers: int = 1) -> tuple[Run, list[Request]]:
+    """For what does not depend on how busy the machine is."""
+    return run(config, folder / "run", workers=workers), read_requests(folder / "run")
