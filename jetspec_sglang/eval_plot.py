@@ -25,11 +25,11 @@ Point = tuple[float, float]
 def figure(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Figure:
     """`run` and `rows` as in the JSON of `jetspec eval`; only the rows over all domains are drawn."""
     total = [row for row in rows if row["domain"] == ALL and row["expansion"] != "none"]
-    alphas = sorted({alpha(row) for row in total} - {None})
+    alphas = sorted({value for row in total if (value := alpha(row)) is not None})
     ablated = [row for row in total if alpha(row) is not None] if len(alphas) > 1 else []
     panels = 4 if ablated else 2
     drawn = Figure(figsize=(3.6 * panels + 0.6, 7.6), layout="constrained", facecolor="white")
-    ours, papers = drawn.subfigures(2, 1, height_ratios=(1.06, 1))
+    (ours,), (papers,) = drawn.subfigures(2, 1, squeeze=False, height_ratios=(1.06, 1))
     ours.suptitle(title(run), size=10, weight="bold")
     papers.suptitle(
         "for comparison of shapes, not heights — the JetSpec paper's own numbers (arXiv 2606.18394)",

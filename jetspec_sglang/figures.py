@@ -6,7 +6,7 @@ commands only when a picture is asked for.
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .compare import CompareError, writable
 
@@ -39,5 +39,5 @@ def save(figure: "Figure", file: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "jetspec"}):
-        dated = {"metadata": {"Date": None}} if file.suffix.lower() == ".svg" else {}
-        figure.savefig(file, dpi=DPI, **dated)
+        undated: dict[str, Any] = {"metadata": {"Date": None}} if file.suffix.lower() == ".svg" else {}
+        figure.savefig(file, dpi=DPI, **undated)
