@@ -50,9 +50,8 @@ def test_closed_loop_hides_a_stall(tmp_path, start_fake_llm):
     settings = config(start_fake_llm(**STALL), arrivals="closed", duration_s=8)
     done, rows = valid_run(settings, tmp_path)
     found = summarise(rows, done)["ttft_s"]
-    assert max(map(ttft, rows)) > 1.5  # one user met it
-    assert found["p90"]["value"] < 0.1
-    assert found["p99"]["value"] < 0.1
+    assert sum(ttft(row) > 0.5 for row in rows) == 1  # one user met it, however many would have come
+    assert found["p90"]["value"] < 0.2
 
 
 def test_queueing_is_in_the_latency(tmp_path, start_fake_llm):
