@@ -44,11 +44,12 @@ def _mask(slots: Slots, context: int, causal: bool):
     """`Slots.mask` as FlexAttention wants it: a function of indices."""
 
     def may_attend(b, _head, query, key):
+        # No operation in place: the compiler takes none here.
         at = (key - context).clamp(min=0)
-        block = slots.block_of[b, query] == slots.block_of[b, at]
+        block = (key >= context) & (slots.block_of[b, query] == slots.block_of[b, at])
         if causal:
-            block &= slots.positions[b, query] >= slots.positions[b, at]
-        return torch.where(key < context, key < slots.context_len[b, query], block)
+            block = block & (slots.positions[b, query] >= slots.positions[b, at])
+        return block | (key < slots.context_len[b, query])
 
     batch, length = slots.ids.shape
     return create_block_mask(may_attend, batch, None, length, context + length, device=slots.ids.device)

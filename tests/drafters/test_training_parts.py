@@ -1,6 +1,7 @@
 """Loss, batches and evaluation against slow and obvious versions."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -8,10 +9,10 @@ from tiny_data import autoregressive_config, head_config, write_shard
 
 from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
+from jetspec_sglang.drafters.training import flex as flex_module
 from jetspec_sglang.drafters.training.batch import collate, sample_anchors
 from jetspec_sglang.drafters.training.errors import TrainError
 from jetspec_sglang.drafters.training.evaluate import Tally, accepted_in_tree, draft, truth_table
-from jetspec_sglang.drafters.training.flex import flex_block_hidden
 from jetspec_sglang.drafters.training.shards import Folder, Shard, TopK, plan
 from jetspec_sglang.drafters.training.student import Student
 from jetspec_sglang.tree import DraftProposal, build_tree
@@ -73,8 +74,23 @@ def test_batched_autoregressive_rows_equal_the_anchor_alone(sequences):
     torch.testing.assert_close(rows, torch.cat(alone), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("causal", [True, False])
 def test_flex_attention_equals_the_written_out_mask(sequences, causal):
+    flex, dense = both_ways(sequences, causal, compiled=False)
+    torch.testing.assert_close(flex, dense, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU takes g++")
+def test_the_mask_can_be_compiled(sequences, monkeypatch):
+    """For fixed sizes: with sizes that vary, as on a GPU, the CPU's compiler fails."""
+    monkeypatch.setattr(flex_module, "_compiled", lambda: torch.compile(flex_module.flex_attention))
+    flex, dense = both_ways(sequences, True, compiled=True)
+    torch.testing.assert_close(flex, dense, rtol=1e-4, atol=1e-5)
+
+
+def both_ways(sequences, causal: bool, compiled: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The used slots of a batch through FlexAttention and through the mask that is written out."""
     config = head_config(causal=causal, head_dim=16)
     torch.manual_seed(0)
     head = CausalParallelHead(config).requires_grad_(False)
@@ -83,9 +99,9 @@ def test_flex_attention_equals_the_written_out_mask(sequences, causal):
     context = batch.taps.shape[1]
     kv = head.context_kv(batch.taps.float(), torch.arange(context).expand(len(sequences), -1))
     dense = head.block_hidden(embeddings, batch.slots.positions, kv, batch.slots.mask(context, causal))
-    flex = flex_block_hidden(head, embeddings, batch.slots, kv, compiled=False)
+    flex = flex_module.flex_block_hidden(head, embeddings, batch.slots, kv, compiled=compiled)
     used = batch.slots.block_of >= 0
-    torch.testing.assert_close(flex[used], dense[used], rtol=1e-4, atol=1e-5)
+    return flex[used], dense[used]
 
 
 @pytest.mark.parametrize("kind", ["causal", "diffusion", "autoregressive"])
