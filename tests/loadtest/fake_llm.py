@@ -1,9 +1,10 @@
 """An SGLang-like server whose service time is known exactly, in a process of its own; standard library only.
 
 An answer's first token comes `prefill` seconds after its turn begins, then `chunk` tokens every `chunk * pace`
-seconds, by absolute times. `slots` answers are written at once, others queue. From `stall_at` seconds after the
-first request on, for `stall` seconds, nothing is sent. `die_after` ends the process in the middle of that answer.
-A prompt may set its own chunk size ("chunk=4"), or be refused ("<refuse>") or broken off half-way ("<break>").
+seconds, by absolute times. `slots` answers are written at once, others queue. From `stall_at` seconds after a run's
+first request on, for `stall` seconds, nothing is sent; emptying the cache begins another run. `die_after` ends the
+process in the middle of that answer. A prompt may set its own chunk size ("chunk=4"), or be refused ("<refuse>") or
+broken off half-way ("<break>").
 """
 
 import argparse
@@ -50,6 +51,7 @@ class FakeServer:
             return await writer.drain()
         if path == "/flush_cache":
             self.flushes += 1
+            self.begun = None  # another run
         info = {"flushes": self.flushes, "answers": self.answers, "api_key": "secret", "model_path": "fake"}
         return self.whole(writer, info)
 

@@ -15,7 +15,7 @@ from valid_run import any_run, valid_run
 
 from jetspec_sglang.loadtest import runner
 from jetspec_sglang.loadtest.config import LoadConfig
-from jetspec_sglang.loadtest.metrics import lag, summarise, ttft
+from jetspec_sglang.loadtest.metrics import e2e, lag, summarise, ttft
 from jetspec_sglang.loadtest.records import REQUESTS, RUN, read_requests, read_run
 
 
@@ -49,8 +49,8 @@ def test_open_loop_shows_a_stall(tmp_path, start_fake_llm):
 def test_closed_loop_hides_a_stall(tmp_path, start_fake_llm):
     settings = config(start_fake_llm(**STALL), arrivals="closed", duration_s=8)
     done, rows = valid_run(settings, tmp_path)
-    found = summarise(rows, done)["ttft_s"]
-    assert sum(ttft(row) > 0.5 for row in rows) == 1  # one user met it, however many would have come
+    found = summarise(rows, done)["e2e_s"]
+    assert sum(e2e(row) > 1 for row in rows) == 1  # one user met it, however many would have come
     assert found["p90"]["value"] < 0.2
 
 
@@ -60,7 +60,8 @@ def test_queueing_is_in_the_latency(tmp_path, start_fake_llm):
     _, rows = valid_run(settings, tmp_path)
     assert len(rows) == 12
     for number, row in enumerate(rows):
-        assert ttft(row) == pytest.approx(0.42 + 0.25 * number, abs=0.06)
+        assert ttft(row) == pytest.approx(0.42 + 0.25 * number, abs=0.2)
+    assert ttft(rows[-1]) > 3
 
 
 def test_pool_grows_with_the_requests_in_flight(tmp_path, start_fake_llm):
