@@ -171,10 +171,7 @@ AnyHead = HeadConfig | AutoregressiveConfig
 
 
 def check_taps(taps: tuple[int, ...], target_layers: int) -> None:
-    """Raise ValueError for a tap that a target of so many layers doesn't have, or that is listed twice: a layer's
-    output is captured once."""
-    if len(set(taps)) < len(taps):
-        raise ValueError(f"target_layer_ids {list(taps)} names a layer twice")
+    """Raise ValueError for a tap that a target of so many layers doesn't have."""
     outside = [tap for tap in taps if not 0 <= tap < target_layers]
     if outside:
         raise ValueError(f"target_layer_ids {outside} out of range: target has {target_layers} layers")
