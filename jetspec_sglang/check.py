@@ -183,8 +183,12 @@ def target_usable(subject: Subject) -> str:
 
 def head_fits(subject: Subject) -> str:
     from .drafters.checkpoint import check_fits_target, read_head_config
+    from .refusals.launch import capture_problem
 
-    check_fits_target(read_head_config(subject.head), _target_config(subject))
+    head, target = read_head_config(subject.head), _target_config(subject).get_text_config()
+    check_fits_target(head, target)
+    if text := capture_problem(head.taps(target.num_hidden_layers), target.num_hidden_layers):
+        raise CheckFailed(f"{text}; use a head made for this target.")
     return "hidden size, vocabulary and layers agree"
 
 

@@ -130,12 +130,17 @@ class Launch:
             checkpoint.check_fits_target(head, self.target.hf_text_config)
         except checkpoint.HeadError as error:
             return str(error)
-        last = self.target.num_hidden_layers - 1
-        if last in head.taps(self.target.num_hidden_layers):
-            return (
-                f"the head reads the output of layer {last}, the target's last, which SGLang doesn't hand out"
-            )
-        return None
+        layers = self.target.num_hidden_layers
+        return capture_problem(head.taps(layers), layers)
+
+
+def capture_problem(taps: tuple[int, ...], layers: int) -> str | None:
+    """Why SGLang can't hand out these taps of a target of so many layers, None if it can."""
+    if layers - 1 in taps:
+        return f"the head reads the output of layer {layers - 1}, the target's last, which SGLang doesn't hand out"
+    if list(taps) != sorted(set(taps)):
+        return f"the head reads layers {', '.join(map(str, taps))}, but SGLang hands out each layer once and in order"
+    return None
 
 
 def can_capture(architecture: str) -> bool:
