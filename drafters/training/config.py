@@ -82,6 +82,9 @@ class FitConfig(_Strict):
     objective: Literal["cross_entropy", "forward_kl", "reverse_kl"] = "forward_kl"
     temperature: float = Field(1.0, gt=0)  # of both distributions of a KL, which is scaled by its square
     hard_weight: float = Field(0.0, ge=0, le=1)  # share of cross entropy that is mixed into a KL
+    # The softmax of a loss goes over the tokens that the batch names and so many others, drawn for each batch;
+    # None: over the whole vocabulary. Most of a step's time on a CPU is this softmax.
+    negatives: int | None = Field(None, ge=1)
     gamma: float = Field(0.0, ge=0)  # depth k weighs exp(-(k-1)/gamma); 0 weighs all depths alike
 
     batch_anchors: int = Field(512, ge=1)  # of a forward
@@ -108,6 +111,8 @@ class FitConfig(_Strict):
             raise ValueError("give exactly one of `minutes` and `steps`")
         if self.objective == "cross_entropy" and (self.temperature != 1 or self.hard_weight):
             raise ValueError("temperature and hard_weight belong to a KL; leave them out with cross_entropy")
+        if self.negatives is not None and self.objective == "reverse_kl":
+            raise ValueError("a reverse KL needs the whole vocabulary; leave negatives out")
         return self
 
 
@@ -128,6 +133,15 @@ class TrainConfig(_Strict):
     head: HeadShape
     fit: FitConfig
     export: ExportConfig = ExportConfig()
+
+    @model_validator(mode="after")
+    def _teacher_fits(self) -> TrainConfig:
+        online = self.features.mode == "online" and self.fit.objective == "forward_kl"
+        if online and self.fit.negatives is not None:
+            raise ValueError(
+                "features.mode online teaches the whole distribution; leave fit.negatives out, or set mode to disk"
+            )
+        return self
 
     @property
     def tokens_folder(self) -> Path:

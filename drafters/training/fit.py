@@ -33,7 +33,7 @@ from .target import TextReader, load_model, target_layer_ids
 
 LOG_STEPS = 20
 FINAL_LR = 0.05  # share of the peak at which the cosine ends
-PLAN, ANCHORS = 0, 1  # purposes of random draws
+PLAN, ANCHORS, NEGATIVES = 0, 1, 2  # purposes of random draws
 
 Report = Callable[[dict], None]
 
@@ -158,7 +158,7 @@ class Run:
         for number, refs in enumerate(batches, first):
             batch = self.make_batch(refs, number)
             with self.accelerator.accumulate(self.student):
-                loss = self.loss(batch)
+                loss = self.loss(batch, number)
                 self.accelerator.backward(loss)
                 if self.accelerator.sync_gradients:
                     norm = float(self.accelerator.clip_grad_norm_(self.head.parameters(), self.fit.clip))
@@ -172,10 +172,12 @@ class Run:
             self.ema.update(self.head, self.progress.step)
         return {"loss": total, "grad_norm": norm, "lr": rate, "anchors": anchors}
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch, number: int) -> Tensor:
+        """Of the ``number``-th batch of the run."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             hidden = self.student(batch)
-        return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher)
+        rng = state.generator(self.config.seed, NEGATIVES, number)
+        return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher, rng)
 
     def _give_up(self, loss: float, norm: float, batch: Batch, refs: list[Ref]) -> None:
         path = self.config.run_folder / f"bad-batch-{self.progress.step}.pt"

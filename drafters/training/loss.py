@@ -17,12 +17,18 @@ from a top-16 distribution are. Per logit it costs one matmul write, one in-plac
 
 An extra elementwise pass over [rows, V] would be as dear as half a matmul, which is why the labels are
 subtracted after the second matmul, on H columns instead of V.
+
+With `fit.negatives` this softmax goes over part of the vocabulary (`narrowed`): all tokens that the batch's
+teacher or labels name, and that many others drawn anew for each batch. A drawn token stands for several that
+were not, so its logit is raised by the logarithm of their number, and the sum of the exponentials is right in
+expectation (importance sampling; the tokens that matter, a teacher's, are always there).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -35,24 +41,37 @@ RowLoss = Callable[[Tensor, slice], Tensor]
 
 
 def objective_loss(
-    config: FitConfig, hidden: Tensor, lm_head: Tensor, labels: Tensor, teacher: Teacher
+    config: FitConfig,
+    hidden: Tensor,
+    lm_head: Tensor,
+    labels: Tensor,
+    teacher: Teacher,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Mean over rows of the configured objective, a float32 scalar, differentiable in ``hidden`` only.
 
     hidden [R, H]; lm_head [V, H] in the dtype the matmuls shall run in; labels [R] int64; teacher of R rows.
+    ``generator``, on the CPU, draws the negatives of a config that has them.
     """
     hard = 1.0 if config.objective == "cross_entropy" else config.hard_weight
     soft, heat = 1 - hard, config.temperature
     ids, one = labels[:, None], torch.ones(len(labels), 1, device=labels.device)
-    if config.objective == "forward_kl" and isinstance(teacher, TopK) and soft:
+    few = teacher if config.objective == "forward_kl" and isinstance(teacher, TopK) and soft else None
+    named = ids if few is None else torch.cat((few.ids.long(), ids), 1)
+    vocabulary = Vocabulary(lm_head)
+    if config.negatives is not None:
+        vocabulary, named = narrowed(lm_head, named, config.negatives, generator)
+    top, ids = named[:, :-1], named[:, -1:]
+    if few is not None:
         # The top 16 are taken for the whole distribution: the rest of its mass is left out.
-        probs = (teacher.logprobs.float() / heat).softmax(dim=-1)
+        probs = (few.logprobs.float() / heat).softmax(dim=-1)
         constant = soft * heat**2 * torch.xlogy(probs, probs).sum(-1).mean()
-        top = teacher.ids.long()
         if heat == 1:  # one pass for both parts
-            both = torch.cat((top, ids), 1), torch.cat((soft * probs, hard * one), 1)
-            return soft_label_loss(hidden, lm_head, *both) + constant
-        loss = soft * heat**2 * soft_label_loss(hidden, lm_head, top, probs, heat) + constant
+            return (
+                soft_label_loss(hidden, vocabulary, named, torch.cat((soft * probs, hard * one), 1))
+                + constant
+            )
+        loss = soft * heat**2 * soft_label_loss(hidden, vocabulary, top, probs, heat) + constant
     elif soft:
         divergence = forward_kl if config.objective == "forward_kl" else reverse_kl
 
@@ -63,7 +82,33 @@ def objective_loss(
         loss = soft * heat**2 * chunked_loss(hidden, lm_head, row_loss)
     else:
         loss = torch.zeros((), device=hidden.device)
-    return loss + hard * soft_label_loss(hidden, lm_head, ids, one) if hard else loss
+    return loss + hard * soft_label_loss(hidden, vocabulary, ids, one) if hard else loss
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a softmax goes over."""
+
+    lm_head: Tensor  # [C, H]
+    shift: Tensor | None = None  # [C], added to logits; None is zeros
+
+
+def narrowed(
+    lm_head: Tensor, named: Tensor, negatives: int, generator: torch.Generator | None
+) -> tuple[Vocabulary, Tensor]:
+    """The tokens of ``named`` and ``negatives`` others -> the vocabulary of them, and ``named`` as its rows.
+
+    lm_head [V, H]; named, any shape, int64. All of the vocabulary if there are no more others than that.
+    """
+    kept, rows = named.unique(return_inverse=True)
+    others = torch.ones(len(lm_head), dtype=torch.bool, device=named.device)
+    others[kept] = False
+    order = torch.randperm(len(lm_head), generator=generator).to(named.device)
+    drawn = order[others[order]][:negatives]
+    shift = torch.zeros(len(kept) + len(drawn), dtype=lm_head.dtype, device=lm_head.device)
+    if len(drawn):
+        shift[len(kept) :] = math.log((len(lm_head) - len(kept)) / len(drawn))
+    return Vocabulary(lm_head[torch.cat((kept, drawn))], shift), rows
 
 
 def forward_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -119,19 +164,31 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def soft_label_loss(
-    hidden: Tensor, lm_head: Tensor, ids: Tensor, probs: Tensor, temperature: float = 1.0, chunk: int = 512
+    hidden: Tensor,
+    vocabulary: Vocabulary,
+    ids: Tensor,
+    probs: Tensor,
+    temperature: float = 1.0,
+    chunk: int = 512,
 ) -> Tensor:
     """Mean over rows of -sum_c probs[r, c] log q_r[ids[r, c]].
 
-    ids [R, C] int64 with probs [R, C] float32, rows of which sum to 1.
+    ids [R, C] int64, rows of the vocabulary's lm_head, with probs [R, C] float32, rows of which sum to 1.
     """
-    return _SoftLabelLoss.apply(hidden, lm_head, ids, probs, temperature, chunk)
+    return _SoftLabelLoss.apply(hidden, vocabulary.lm_head, vocabulary.shift, ids, probs, temperature, chunk)
 
 
 class _SoftLabelLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, lm_head: Tensor, ids: Tensor, probs: Tensor, temperature: float, chunk: int
+        ctx,
+        hidden: Tensor,
+        lm_head: Tensor,
+        shift: Tensor | None,
+        ids: Tensor,
+        probs: Tensor,
+        temperature: float,
+        chunk: int,
     ) -> Tensor:
         grad = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -139,7 +196,11 @@ class _SoftLabelLoss(torch.autograd.Function):
         buffer = torch.empty(min(chunk, len(rows)), len(lm_head), dtype=lm_head.dtype, device=hidden.device)
         for start in range(0, len(rows), chunk):
             part = slice(start, min(start + chunk, len(rows)))
-            q = torch.mm(rows[part], lm_head.T, out=buffer[: part.stop - part.start])
+            q = buffer[: part.stop - part.start]
+            if shift is None:
+                torch.mm(rows[part], lm_head.T, out=q)
+            else:
+                torch.addmm(shift, rows[part], lm_head.T, out=q)
             torch.softmax(q, dim=-1, out=q)
             label_q = q.gather(1, ids[part]).float().clamp_min_(torch.finfo(torch.float32).tiny)
             loss -= (probs[part] * label_q.log_()).sum()
@@ -154,4 +215,4 @@ class _SoftLabelLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, upstream: Tensor):
         (grad,) = ctx.saved_tensors
-        return (grad * upstream).to(ctx.dtype), None, None, None, None, None
+        return (grad * upstream).to(ctx.dtype), None, None, None, None, None, None

@@ -5,8 +5,10 @@ import torch
 
 from jetspec_sglang.drafters.training.config import FitConfig
 from jetspec_sglang.drafters.training.loss import (
+    Vocabulary,
     chunked_loss,
     forward_kl,
+    narrowed,
     objective_loss,
     reverse_kl,
     soft_label_loss,
@@ -88,7 +90,7 @@ def test_the_fast_way_equals_any_objective_through_autograd(case):
         return -(probs[part] * logits.log_softmax(-1).gather(1, ids[part])).sum(-1)
 
     check(
-        soft_label_loss(hidden, lm_head, ids, probs, chunk=64),
+        soft_label_loss(hidden, Vocabulary(lm_head), ids, probs, chunk=64),
         chunked_loss(hidden, lm_head, row_loss, chunk=7),
         hidden,
     )
@@ -111,3 +113,37 @@ def test_bfloat16_is_close(case):
         exact = objective_loss(config, hidden, lm_head, labels, teacher)
         rough = objective_loss(config, hidden, lm_head.bfloat16(), labels, teacher)
         torch.testing.assert_close(rough, exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"hard_weight": 0.3}, {"temperature": 2.0}, {"objective": "cross_entropy"}]
+)
+def test_as_many_negatives_as_there_are_tokens_is_the_whole_softmax(case, changes):
+    hidden, lm_head, labels, states = case
+    teacher = top_k(lm_head, states)
+    rng = torch.Generator().manual_seed(1)
+    part = objective_loss(settings(negatives=VOCAB, **changes), hidden, lm_head, labels, teacher, rng)
+    check(part, objective_loss(settings(**changes), hidden, lm_head, labels, teacher), hidden)
+
+
+def test_drawn_negatives_give_the_right_normaliser_on_average():
+    """Of a few rows, whose teachers name a small part of the vocabulary."""
+    rng = torch.Generator().manual_seed(0)
+    lm_head, hidden = torch.randn(400, 8, generator=rng), torch.randn(4, 8, generator=rng)
+    named = torch.randint(0, 400, (4, 3), generator=rng)
+    exact = (hidden @ lm_head.T).exp().sum(-1)
+    draws = []
+    for _ in range(400):
+        vocabulary, rows = narrowed(lm_head, named, 60, rng)
+        assert torch.equal(vocabulary.lm_head[rows], lm_head[named])
+        assert len(vocabulary.lm_head.unique(dim=0)) == len(named.unique()) + 60
+        assert vocabulary.shift is not None
+        assert not vocabulary.shift[rows].any()
+        draws.append((hidden @ vocabulary.lm_head.T + vocabulary.shift).exp().sum(-1))
+    mean, spread = torch.stack(draws).mean(0), torch.stack(draws).std(0) / 400**0.5
+    assert ((mean - exact).abs() < 4 * spread).all()
+
+
+def test_negatives_go_with_what_needs_few_tokens():
+    with pytest.raises(ValueError, match="a reverse KL needs the whole vocabulary"):
+        settings(objective="reverse_kl", negatives=5)
