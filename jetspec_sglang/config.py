@@ -100,7 +100,7 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
     chosen = {name: value for name, (value, _) in settled.items()}
     chosen.setdefault("scoring", "accum_logp")
     chosen.setdefault("expansion", "optimal")
-    chosen.setdefault("acceptance", "match")
+    chosen.setdefault("acceptance", default_acceptance(chosen["drafter"]))
     chosen.setdefault("budget_policy", "fixed")
     chosen.setdefault("budget", DEFAULT_BUDGET)
     chosen.setdefault("depth", block_length - 1)
@@ -239,6 +239,11 @@ def names_of(drafter: str) -> dict[str, list[str]]:
     ):  # a row depends on its node, so it must be drafted before it is drawn from
         return {"expansion": ["optimal"], "acceptance": ["match"]}
     return {name: known_names(name) for name in ("expansion", "acceptance")}
+
+
+def default_acceptance(drafter: str) -> str:
+    """The rule that accepts most (docs/results/acceptance), if the drafter is known to give rows to draw from."""
+    return "rejection" if drafter in HEADS and "rejection" in names_of(drafter)["acceptance"] else "match"
 
 
 def known_names(name: str) -> list[str]:

@@ -22,7 +22,7 @@ HELP = {
     "drafter": "Kind of draft head (default: what the head's config says).",
     "scoring": "Policy that ranks the nodes of the tree, like hybrid:alpha=0.5 (default: accum_logp).",
     "expansion": "How the tree grows: optimal (the best tree of each size; default) or eager (the paper's).",
-    "acceptance": "Rule at temperature > 0: match (default), or rejection or traversal, which sample the tree.",
+    "acceptance": "Rule at temperature > 0: rejection (default) or traversal, which sample the tree, or match.",
     "budget_policy": "fixed (default), or adaptive: each round uses as many nodes as pay at its load.",
 }
 FLAGS = {flag: (setting, HELP[setting]) for setting, flag in JETSPEC_FLAGS.items()}  # flag -> (setting, help)

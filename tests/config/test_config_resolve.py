@@ -42,7 +42,7 @@ def test_defaults():
         drafter="causal_parallel",
         scoring="accum_logp",
         expansion="optimal",
-        acceptance="match",
+        acceptance="rejection",
         budget_policy="fixed",
         budget=16,
         depth=15,
@@ -170,7 +170,9 @@ def kind(drafter: str):
 
 @pytest.mark.parametrize("drafter", ["causal_parallel", "diffusion", "autoregressive"])
 def test_the_drafter_is_the_heads_own(drafter, monkeypatch):
-    assert resolve_config(view(), kind(drafter)).drafter == drafter
+    config = resolve_config(view(), kind(drafter))
+    assert config.drafter == drafter
+    assert config.acceptance == ("match" if drafter == "autoregressive" else "rejection")
     monkeypatch.setenv(FLAGS_ENV, json.dumps({"drafter": drafter}))
     assert resolve_config(view(), kind(drafter)).drafter == drafter
 
