@@ -28,7 +28,7 @@ class PathExpander:
         self.head, self.embedding, self.lm_head = head, embedding, lm_head
         self.anchors, self.width = anchors, width
         features = head.fuse(taps[None].to(head.fc.weight.dtype))
-        rows = torch.arange(len(tokens) - 1)
+        rows = torch.arange(len(tokens) - 1, device=tokens.device)
         context = head.context_kv(features[:, :-1], embedding[tokens[1:]][None], rows[None])
         self.rows = tuple(each.expand(len(anchors), -1, -1, -1) for each in context)
         self.seen = rows < anchors[:, None, None] - 1  # [A, F, rows]: what the parents of a frontier may see
@@ -40,7 +40,7 @@ class PathExpander:
         def of_parent(values: Tensor) -> Tensor:
             return values.gather(1, parents[..., None].expand(-1, -1, values.shape[-1]))
 
-        own = torch.eye(frontier, dtype=torch.bool).expand(len(tokens), -1, -1)
+        own = torch.eye(frontier, dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
         self.seen = torch.cat((of_parent(self.seen), own), dim=-1)
         positions = (self.anchors - 1 + depth)[:, None].expand(-1, frontier)
         self.outputs, self.rows = self.head(

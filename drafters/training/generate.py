@@ -1,4 +1,4 @@
-"""Answers of the target on a CPU, and in the same pass what it saw: the tokens, taps and top-16 distributions.
+"""Answers of the target without an engine, and in the same pass what it saw: the tokens, taps and top-16 distributions.
 
 A token of one answer costs a read of all weights, so many answers are generated at once, and the features come
 for nothing. SGLang's engine would give the tokens alone, and features would take another forward over them.
@@ -37,11 +37,13 @@ class SlabCache(Cache):
     Transformers' own caches either copy all of it each step or attend over the whole buffer.
     """
 
-    def __init__(self, config, batch: int, capacity: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config, batch: int, capacity: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (2, batch, config.num_key_value_heads, capacity, head_dim)
         self.layers = []  # the base class's own storage stays unused
-        self.slabs = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
+        self.slabs = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
         self.length = 0
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
@@ -75,16 +77,20 @@ AttentionInterface.register("jetspec_slab", _slab_attention)
 
 
 class TransformersGenerator:
-    """The target, prepared to answer many prompts at once on the CPU."""
+    """The target, prepared to answer many prompts at once. Answers are on the CPU, whatever device it is on."""
 
     gives_features = True
 
     def __init__(
-        self, target: str | Path, target_layer_ids: tuple[int, ...], dtype: torch.dtype = torch.bfloat16
+        self,
+        target: str | Path,
+        target_layer_ids: tuple[int, ...],
+        dtype: torch.dtype = torch.bfloat16,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.model = load_model(target, dtype, attn_implementation="jetspec_slab")
+        self.model = load_model(target, dtype, attn_implementation="jetspec_slab").to(device)
         self.tapped = Tapped(self.model, target_layer_ids)
-        self.dtype = dtype
+        self.dtype, self.device = dtype, device
 
     def _forward(self, ids, mask, positions, cache) -> tuple[torch.Tensor, torch.Tensor]:
         """→ (taps [B, n, K*H], logits after the last position [B, V])."""
@@ -101,28 +107,30 @@ class TransformersGenerator:
         """Answers in the order in which they end, with their features."""
         choose = _sampled if sample else _greedy
         width = max(map(len, prompts))
-        rows = len(prompts)
-        ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
-        pad = torch.tensor([width - len(p) for p in prompts])
+        rows, device = len(prompts), self.device
+        ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=device)
+        pad = torch.tensor([width - len(p) for p in prompts], device=device)
         capacity = width + max_new_tokens
         tap_width = len(self.tapped.layer_ids) * self.model.config.hidden_size
-        taps = torch.empty(rows, capacity, tap_width, dtype=torch.bfloat16)
-        tokens = torch.zeros(rows, capacity, dtype=torch.int64)
+        taps = torch.empty(rows, capacity, tap_width, dtype=torch.bfloat16, device=device)
+        tokens = torch.zeros(rows, capacity, dtype=torch.int64, device=device)
         tokens[:, :width] = ids
-        top_ids = torch.zeros(rows, capacity, TOPK, dtype=torch.int32)
-        top_logprobs = torch.zeros(rows, capacity, TOPK, dtype=torch.float16)
-        cache = SlabCache(self.model.config, rows, capacity, self.dtype)
+        top_ids = torch.zeros(rows, capacity, TOPK, dtype=torch.int32, device=device)
+        top_logprobs = torch.zeros(rows, capacity, TOPK, dtype=torch.float16, device=device)
+        cache = SlabCache(self.model.config, rows, capacity, self.dtype, device)
 
-        visible = torch.arange(capacity) >= pad[:, None]
-        causal = torch.ones(width, width, dtype=torch.bool).tril()
+        visible = torch.arange(capacity, device=device) >= pad[:, None]
+        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
         mask = causal & visible[:, None, :width]
-        mask |= torch.eye(width, dtype=torch.bool)  # a padding row sees itself: no NaN
-        positions = (torch.arange(width) - pad[:, None]).clamp(min=0)
+        mask |= torch.eye(width, dtype=torch.bool, device=device)  # a padding row sees itself: no NaN
+        positions = (torch.arange(width, device=device) - pad[:, None]).clamp(min=0)
         step_taps, logits = self._forward(ids, mask[:, None], positions, cache)
         taps[:, :width] = step_taps
-        alive = torch.arange(rows)  # rows of the buffers that the batch's rows stand for
-        done = torch.zeros(rows, dtype=torch.bool)  # of the batch's rows: answers that have ended
-        stops = torch.tensor(sorted(stop_ids))
+        alive = torch.arange(rows, device=device)  # rows of the buffers that the batch's rows stand for
+        done = torch.zeros(
+            rows, dtype=torch.bool, device=device
+        )  # of the batch's rows: answers that have ended
+        stops = torch.tensor(sorted(stop_ids), device=device)
         for at in range(width, capacity):
             logprobs, index = top_k_logprobs(logits, TOPK)
             top_ids[alive, at - 1] = index.int()
@@ -134,10 +142,10 @@ class TransformersGenerator:
                 span = slice(int(pad[row]), at + 1)
                 taps[row, at] = 0  # the last token is never context
                 yield Sequence(
-                    tokens[row, span].clone(),
+                    tokens[row, span].clone().cpu(),
                     width - int(pad[row]),
-                    taps[row, span].clone(),
-                    TopK(top_ids[row, span].clone(), top_logprobs[row, span].clone()),
+                    taps[row, span].clone().cpu(),
+                    TopK(top_ids[row, span].clone().cpu(), top_logprobs[row, span].clone().cpu()),
                 )
             done |= ended
             if done.all():
@@ -146,7 +154,7 @@ class TransformersGenerator:
                 kept = (~done).nonzero()[:, 0]
                 cache.keep(kept)
                 alive, chosen, done = alive[kept], chosen[kept], done[kept]
-            bias = torch.zeros(len(alive), 1, 1, at + 1, dtype=self.dtype)
+            bias = torch.zeros(len(alive), 1, 1, at + 1, dtype=self.dtype, device=device)
             bias.masked_fill_(~visible[alive, None, None, : at + 1], float("-inf"))
             step_taps, logits = self._forward(chosen[:, None], bias, (at - pad[alive])[:, None], cache)
             taps[alive, at] = step_taps[:, 0].bfloat16()
