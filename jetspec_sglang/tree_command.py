@@ -190,6 +190,11 @@ def show(console: Console, answer: TracedAnswer, number: int) -> None:
         f"{answer.completion_tokens} tokens, τ {answer.tau:.2f} over {len(answer.rounds)} rounds.",
         highlight=False,
     )
+    if missing := answer.trace[0]["round"]:
+        console.print(
+            f"The server keeps {len(answer.rounds)} rounds; the answer's first {missing} are gone.",
+            highlight=False,
+        )
     if answer.depth > 0:
         console.print(ceiling(answer.histogram, answer.depth).sentence(), highlight=False)
 

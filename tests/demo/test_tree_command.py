@@ -6,10 +6,12 @@ import re
 import pytest
 import requests
 from processes import server_pids
+from rich.console import Console
 
 from jetspec_sglang.client import jetspec_state, post, server_info
 from jetspec_sglang.compare import CompareError
-from jetspec_sglang.tree_command import tree
+from jetspec_sglang.tree.draw import DrawnRound
+from jetspec_sglang.tree_command import TracedAnswer, show, tree
 
 
 def test_tree_draws_the_round_that_accepted_most(finished, tmp_path):
@@ -104,3 +106,13 @@ def test_client_errors_are_sentences(monkeypatch):
         post("http://x", "/generate", {})
     with pytest.raises(CompareError, match="http://x is no JETSPEC server"):
         jetspec_state({"internal_states": [{}]}, "http://x")
+
+
+@pytest.mark.parametrize("first", [0, 44])
+def test_a_long_answer_says_that_its_first_rounds_are_gone(first, capsys):
+    row = {"tokens": [1, 2], "parent": [-1, 0], "depth": [0, 1], "logprob": [0.0, -0.1]}
+    trace = [{"round": first, "path": [0, 1], "committed": [2, 3], **row}]
+    rounds = [DrawnRound.of_trace(each) for each in trace]
+    show(Console(width=120), TracedAnswer("text", 90, trace, rounds, {1: "a", 2: "b", 3: "c"}, 0), 0)
+    said = capsys.readouterr().out
+    assert ("The server keeps 1 rounds; the answer's first 44 are gone." in said) == bool(first)
