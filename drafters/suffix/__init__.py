@@ -1,0 +1,1 @@
+"""Drafting without a model: what followed when the text stood here before."""
