@@ -44,6 +44,10 @@ COMMANDS: dict[str, Command | Group] = {
         "jetspec_sglang.eval:evaluate",
         "Measure accept length and speed of heads by tree, policy and budget, or under load.",
     ),
+    "quality": Command(
+        "jetspec_sglang.quality:quality",
+        "Compare what heads rank first with what the target thinks of it, and what drafting costs.",
+    ),
     "tree": Command(
         "jetspec_sglang.tree_command:tree", "Ask something and draw the token trees of the answer's rounds."
     ),

@@ -29,9 +29,14 @@ def drawable(file: Path | None) -> None:
         raise CompareError(
             f"{file} is no picture that can be drawn; give it a name in {' or '.join(SUFFIXES)}."
         )
+    require_matplotlib()
+    writable(file)
+
+
+def require_matplotlib() -> None:
+    """Raise CompareError without it."""
     if find_spec("matplotlib") is None:
         raise CompareError("Pictures need matplotlib; install it with pip install 'jetspec-sglang[plot]'.")
-    writable(file)
 
 
 def save(figure: "Figure", file: Path) -> None:
