@@ -62,7 +62,7 @@ def _fill(panel: Panel, axes: Axes, measured: Measured) -> None:
     axes.grid(alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, handlelength=3)
 
 
 def _colours(measured: Measured) -> dict[str, str]:
@@ -172,6 +172,7 @@ def _cost(axes: Axes, measured: Measured) -> None:
     )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     ticks = sorted({*values, *(row.drafted for row in measured.cost)})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
