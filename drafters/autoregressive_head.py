@@ -23,8 +23,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .causal_head import MLP, RMSNorm, Rope, grouped_attention, rotate
+from .causal_head import MLP, Rope, grouped_attention, rotate
 from .head_config import AutoregressiveConfig
+from .rms_norm import RMSNorm
 
 KV = tuple[Tensor, Tensor]  # keys (rotated) and values of rows, [b, kv_heads, rows, d]
 

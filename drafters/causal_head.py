@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .head_config import Head, HeadConfig
+from .path_corrector import PathCorrector
+from .rms_norm import RMSNorm
 
 # Keys (normalised, rotated) and values of each layer, [b, kv_heads, T, d].
 ContextKV = list[tuple[Tensor, Tensor]]
@@ -67,19 +69,6 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     scores = (stacked @ k.mT).unflatten(2, (-1, slots)) + bias[:, :, None]
     out = scores.softmax(dim=-1, dtype=q.dtype).flatten(2, 3) @ v
     return out.unflatten(2, (-1, slots)).flatten(1, 2)
-
-
-class RMSNorm(nn.Module):
-    """x / rms(x) * weight in float32, returned in the dtype of the weight."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed = F.rms_norm(x.float(), (x.shape[-1],), None, self.eps)
-        return normed.to(self.weight.dtype) * self.weight
 
 
 class Attention(nn.Module):
@@ -148,6 +137,8 @@ class CausalParallelHead(nn.Module):
         self.layers = cast(list[Layer], nn.ModuleList(Layer(config) for _ in range(config.layers)))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = Rope(config.head_dim, config.rope_theta)
+        if config.corrector is not None:
+            self.path_corrector = PathCorrector(config)
 
     def context_kv(self, taps: Tensor, positions: Tensor) -> ContextKV:
         """Keys and values of committed tokens: taps [b, T, K*H], absolute positions [b, T].

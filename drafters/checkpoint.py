@@ -1,7 +1,8 @@
 """Published draft heads on disk: ``config.json`` and weights, read strictly and written.
 
-Two formats: DFlash/JetSpec (`checkpoint_block`) and EAGLE-3 (`checkpoint_eagle`), told apart by the config's
-architecture. A place is a local folder, a hub repository, or either with ``::subfolder``.
+Two formats: DFlash/JetSpec (`checkpoint_block`), maybe with a path corrector (`checkpoint_corrector`), and EAGLE-3
+(`checkpoint_eagle`), told apart by the config's architecture. A place is a local folder, a hub repository, or either
+with ``::subfolder``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from .checkpoint_block import default_target_layer_ids, parse_block_config, published_block_config
+from .checkpoint_corrector import our_names, published_names
 from .checkpoint_eagle import (
     canonical_names,
     check_vocabulary_maps,
@@ -154,6 +156,8 @@ def _load(path: Path) -> dict[str, Tensor]:
 def _checked(config: AnyHead, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     if isinstance(config, AutoregressiveConfig):
         tensors = canonical_names(config, tensors)
+    else:
+        tensors = dict(our_names(tensors.items()))
     check_tensors(config, tensors, where)
     return tensors
 
@@ -166,6 +170,8 @@ def write_head(folder: str | Path, config: AnyHead, tensors: dict[str, Tensor], 
     check_tensors(config, tensors, "tensors to be written")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    if not isinstance(config, AutoregressiveConfig):
+        tensors = published_names(config, tensors)
     published = {
         name: (tensor.detach().to(torch.bfloat16) if tensor.is_floating_point() else tensor).contiguous()
         for name, tensor in tensors.items()

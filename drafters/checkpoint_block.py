@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .checkpoint_corrector import parse_corrector, published_corrector
 from .checkpoint_values import build, common_values, need, refuse_common
 from .head_config import HeadConfig
 from .head_tensors import HeadError
@@ -46,6 +47,7 @@ def parse_block_config(raw: dict[str, Any], where: str) -> HeadConfig:
         mask_token_id=mask_token_id,
         causal=block_is_causal(raw),
         num_target_layers=target_layers,
+        **parse_corrector(raw, where),
     )
 
 
@@ -77,6 +79,7 @@ def published_block_config(config: HeadConfig) -> dict[str, Any]:
             "causal": config.causal,
             "mask_token_id": config.mask_token_id,
             "target_layer_ids": list(config.target_layer_ids),
+            **published_corrector(config),
         },
         "num_hidden_layers": config.layers,
     }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from .head_config import Head
 from .head_tensors import HeadError
 
+Part = TypeVar("Part", bound=BaseModel)
 SomeHead = TypeVar("SomeHead", bound=Head)
 
 
@@ -53,8 +54,13 @@ def refuse_common(raw: dict[str, Any], where: str) -> None:
 
 def build(kind: type[SomeHead], where: str, values: dict[str, Any], **own: Any) -> SomeHead:
     """A config, or HeadError with what is wrong in it."""
+    return build_part(kind, where, values | own)
+
+
+def build_part(kind: type[Part], where: str, values: Any) -> Part:
+    """One of the models that a config is made of, or HeadError; ``values`` may be anything."""
     try:
-        return kind(**values, **own)
+        return kind.model_validate(values)
     except ValidationError as error:
         faults = [": ".join((*map(str, fault["loc"]), fault["msg"])) for fault in error.errors()]
         raise HeadError(f"{where}: {'; '.join(faults)}") from error

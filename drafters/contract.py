@@ -18,7 +18,7 @@ class DrafterSpec:
 
     ``conditioning`` tells the truth about the proposal's rows: "marginal" is one row a depth, shared by all
     nodes of that depth (released JetSpec and DFlash heads: the head never sees a drafted token); "path" is
-    a row that depends on the drafted tokens above it.
+    a row that depends on the drafted tokens above it (autoregressive heads, and block heads with a corrector).
     """
 
     name: str
@@ -42,16 +42,15 @@ class DrafterSpec:
     @classmethod
     def of_head(cls, head: AnyHead, depth: int, target_layers: int) -> DrafterSpec:
         """Of our own drafter for a head, where trees are up to `depth` deep: a bidirectional block stays whole."""
-        by_path = isinstance(head, AutoregressiveConfig)
         whole = isinstance(head, HeadConfig) and not head.causal
         return cls(
             name=head.drafter,
-            conditioning="path" if by_path else "marginal",
+            conditioning=head.conditioning,
             causal=not whole,
             block_length=head.block_size if whole else depth + 1,
             target_layer_ids=head.taps(target_layers),
             mask_token_id=head.mask_token_id if isinstance(head, HeadConfig) else None,
-            forwards_per_round=depth if by_path else 1,
+            forwards_per_round=depth if isinstance(head, AutoregressiveConfig) else 1,
         )
 
 
@@ -109,7 +108,7 @@ class MarginalDrafter(ServedDrafter, Protocol):
 class PathDrafter(ServedDrafter, Protocol):
     """A drafter whose `spec.conditioning` is "path"."""
 
-    frontier: int  # most nodes of a depth that are drafted from
+    frontier: int | None  # most nodes of a depth that are drafted from; None: as many as the tree can use
 
     def expander(self, slots: Tensor, batch: Any, *, width: int, entropy: bool = False) -> Expander:
         """What `tree.build_tree_by_path` asks, level by level, for the trees of one round.

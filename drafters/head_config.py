@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 EAGLE_TAPS = 3  # features of an EAGLE-3 head whose config lists no layers
 FRONTIER = 8  # nodes of a depth that an autoregressive head drafts from: EAGLE's usual top-k
@@ -45,6 +47,11 @@ class Head(BaseModel):
         raise NotImplementedError
 
     @property
+    def conditioning(self) -> Literal["marginal", "path"]:
+        """Whether what is drafted below a node depends on the drafted tokens above it: "path" if so."""
+        raise NotImplementedError
+
+    @property
     def tap_width(self) -> int:
         """Features a token brings: all taps side by side, K*H."""
         raise NotImplementedError
@@ -67,10 +74,33 @@ class Head(BaseModel):
         return self.slots(depth)
 
 
+class CorrectorConfig(BaseModel):
+    """What corrects a block head's rows by the path that leads to them; see `path_corrector`.
+
+    ``gru`` remembers the path in a state of ``state_size`` numbers, ``mlp`` sees its last token alone, so it has
+    none. ``domino`` is a published Domino head's: a GRU whose last layer is a table over the vocabulary.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["gru", "mlp", "domino"]
+    rank: int = Field(ge=1)  # numbers in which a node and a candidate meet
+    state_size: int | None = Field(None, ge=1)
+    candidates: int = Field(ge=1)  # of a row, the likeliest, whose logits are corrected
+    skip: int = Field(1, ge=0)  # depths from the top that are left as the block drafts them
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> CorrectorConfig:
+        if (self.state_size is None) != (self.kind == "mlp"):
+            raise ValueError("an mlp corrector has no state_size, and the others need one")
+        return self
+
+
 class HeadConfig(Head):
     """A DFlash or JetSpec head: one forward over ``[anchor, MASK, ...]``.
 
-    ``causal`` False is the bidirectional block of DFlash, which is always drafted whole.
+    ``causal`` False is the bidirectional block of DFlash, which is always drafted whole. ``shifted``: the output
+    of a slot predicts the token behind it, not the one at it, as Domino heads are published.
     """
 
     layers: int
@@ -78,6 +108,8 @@ class HeadConfig(Head):
     mask_token_id: int
     causal: bool
     num_target_layers: int
+    corrector: CorrectorConfig | None = None
+    shifted: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> HeadConfig:
@@ -88,11 +120,19 @@ class HeadConfig(Head):
             raise ValueError(
                 f"mask_token_id {self.mask_token_id} outside the vocabulary of {self.vocab_size}"
             )
+        if self.corrector is not None and self.corrector.skip > self.block_size - 2:
+            raise ValueError(
+                f"the corrector skips {self.corrector.skip} depths, but there are only {self.block_size - 1}"
+            )
         return self
 
     @property
     def drafter(self) -> str:
         return "causal_parallel" if self.causal else "diffusion"
+
+    @property
+    def conditioning(self) -> Literal["marginal", "path"]:
+        return "marginal" if self.corrector is None else "path"
 
     @property
     def tap_width(self) -> int:
@@ -136,6 +176,10 @@ class AutoregressiveConfig(Head):
     @property
     def drafter(self) -> str:
         return "autoregressive"
+
+    @property
+    def conditioning(self) -> Literal["marginal", "path"]:
+        return "path"
 
     @property
     def tap_width(self) -> int:

@@ -26,7 +26,22 @@ def expected_shapes(config: Head) -> Shapes:
     layer = _layer(config, hidden) | norms
     shapes: Shapes = {"fc": (hidden, config.tap_width), "hidden_norm": (hidden,), "norm": (hidden,)}
     shapes |= {f"layers.{i}.{name}": shape for i in range(config.layers) for name, shape in layer.items()}
+    shapes |= {f"path_corrector.{name}": shape for name, shape in _corrector(config).items()}
     return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+def _corrector(config: HeadConfig) -> Shapes:
+    """Of `path_corrector.PathCorrector`, if the head has one."""
+    own, hidden = config.corrector, config.hidden_size
+    if own is None:
+        return {}
+    state, gated = own.state_size, own.kind == "mlp"
+    shapes: Shapes = {"project": (own.rank * (2 if gated else 1), hidden + (state or hidden))}
+    if state is not None:
+        shapes |= {"inputs": (3 * state, hidden), "recurrence": (3 * state, state)}
+    if own.kind == "domino":
+        return shapes | {"table": (config.vocab_size, own.rank)}
+    return shapes | {"norm": (hidden,), "keys": (own.rank, hidden)}
 
 
 def _autoregressive(config: AutoregressiveConfig) -> Shapes:

@@ -71,6 +71,7 @@ class JetSpecConfig:
     depth: int
     width: int
     block_length: int
+    conditioning: str = "marginal"  # of one of our own drafters: what its rows depend on
 
     def __post_init__(self) -> None:
         for name in SETTINGS:
@@ -78,7 +79,8 @@ class JetSpecConfig:
 
 
 def resolve_config(view: Any, head: Any) -> JetSpecConfig:
-    """Settle all settings for the server args in ``view`` and a head with a ``block_size`` and a ``drafter``.
+    """Settle all settings for the server args in ``view`` and a head with ``block_size``, ``drafter`` and
+    ``conditioning``.
 
     Raises:
         ConfigError: a value out of range, of the wrong type or unknown, or JSON that can't be read.
@@ -96,17 +98,18 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
     settled.setdefault("drafter", (head.drafter, "what the head is"))
     for name, (value, origin) in settled.items():
         _check(name, value, block_length, origin)
-    _check_drafter(settled, head.drafter)
+    conditioning = head.conditioning if settled["drafter"][0] in HEADS else "marginal"
+    _check_drafter(settled, head.drafter, conditioning)
     chosen = {name: value for name, (value, _) in settled.items()}
     chosen.setdefault("scoring", "accum_logp")
     chosen.setdefault("expansion", "optimal")
-    chosen.setdefault("acceptance", default_acceptance(chosen["drafter"]))
+    chosen.setdefault("acceptance", default_acceptance(chosen["drafter"], conditioning))
     chosen.setdefault("budget_policy", "fixed")
     chosen.setdefault("budget", DEFAULT_BUDGET)
     chosen.setdefault("depth", block_length - 1)
     # A root has no room for more children than the budget leaves.
     chosen.setdefault("width", max(1, min(DEFAULT_WIDTH, chosen["budget"] - 1)))
-    return JetSpecConfig(**chosen, block_length=block_length)
+    return JetSpecConfig(**chosen, block_length=block_length, conditioning=conditioning)
 
 
 def flag_settings(view: Any) -> dict[str, Any]:
@@ -216,7 +219,7 @@ def _check_name(name: str, value: Any, origin: str) -> None:
         raise ConfigError(f"{name} {value!r} ({origin}) is unknown; give one of {', '.join(known)}.")
 
 
-def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str) -> None:
+def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str, conditioning: str) -> None:
     """Refuse a drafter that computes another kind of head than `kind`, and settings that it doesn't do."""
     drafter, origin = settled["drafter"]
     if drafter in HEADS and drafter != kind:
@@ -224,26 +227,26 @@ def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str) -> None:
             f"drafter {drafter} ({origin}) drafts with {HEADS[drafter]}, but this head is {HEADS[kind]}; "
             f"leave the setting out or give {kind}."
         )
-    for name, known in names_of(drafter).items():
+    for name, known in names_of(conditioning).items():
         if name in settled and settled[name][0] not in known:
             value, origin = settled[name]
+            with_it = " with a path corrector" if kind != "autoregressive" else ""
             raise ConfigError(
-                f"{name} {value!r} ({origin}) is not for the drafter {drafter}; give {' or '.join(known)}."
+                f"{name} {value!r} ({origin}) is not for the drafter {drafter}{with_it}; "
+                f"give {' or '.join(known)}."
             )
 
 
-def names_of(drafter: str) -> dict[str, list[str]]:
-    """What ``expansion`` and ``acceptance`` can be with a drafter."""
-    if (
-        drafter == "autoregressive"
-    ):  # a row depends on its node, so it must be drafted before it is drawn from
+def names_of(conditioning: str) -> dict[str, list[str]]:
+    """What ``expansion`` and ``acceptance`` can be with a drafter of this conditioning."""
+    if conditioning == "path":  # a row depends on its node, so it must be drafted before it is drawn from
         return {"expansion": ["optimal"], "acceptance": ["match"]}
     return {name: known_names(name) for name in ("expansion", "acceptance")}
 
 
-def default_acceptance(drafter: str) -> str:
+def default_acceptance(drafter: str, conditioning: str) -> str:
     """The rule that accepts most (docs/results/acceptance), if the drafter is known to give rows to draw from."""
-    return "rejection" if drafter in HEADS and "rejection" in names_of(drafter)["acceptance"] else "match"
+    return "rejection" if drafter in HEADS and "rejection" in names_of(conditioning)["acceptance"] else "match"
 
 
 def known_names(name: str) -> list[str]:

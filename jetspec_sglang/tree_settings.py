@@ -20,7 +20,7 @@ from .tree import scoring_policy
 KEY = "jetspec"
 SIZES = ("budget", "depth", "width")  # a request may have less than the server, not more
 NAMES = ("expansion", "acceptance")
-SERVER_ONLY = ("drafter",)
+SERVER_ONLY = ("drafter", "conditioning")
 READS_A_FILE = "rank_histogram"
 
 
@@ -35,6 +35,7 @@ class TreeSettings:
     scoring: str
     acceptance: str
     drafter: str
+    conditioning: str = "marginal"
     trace: bool = False
 
     @classmethod
@@ -71,7 +72,7 @@ class TreeSettings:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 return f"{name} is {value!r}; give a whole number from 1 to {most}, which this server has."
         elif name in NAMES:
-            known = names_of(self.drafter)[name]
+            known = names_of(self.conditioning)[name]
             if value not in known:
                 return f"{name} is {value!r}; give one of {', '.join(known)}."
         elif name == "scoring":

@@ -71,9 +71,40 @@ class Oracle:
         slots = torch.arange(len(text) - 1, len(text) - 1 + length)[None]
         mask = block_mask(len(text) - 1, length, causal=config.causal)
         hidden = self.head.block_hidden(self.embed(block), slots, context, mask)
-        logprobs = self.target.lm_head(hidden[:, 1:]).log_softmax(-1)
-        values, tokens = logprobs.topk(width, dim=-1)
-        return build_tree(DraftProposal(tokens, values), torch.tensor(text[-1:]), budget, depth=depth)
+        hidden = hidden[:, :-1] if config.shifted else hidden[:, 1:]
+        logits, anchor = self.target.lm_head(hidden), torch.tensor(text[-1:])
+        if config.corrector is not None:
+            expand = self._corrected(hidden[0], logits[0], width)
+            return build_tree_by_path(expand, anchor, budget, width=width, depth=depth)
+        values, tokens = logits.log_softmax(-1).topk(width, dim=-1)
+        return build_tree(DraftProposal(tokens, values), anchor, budget, depth=depth)
+
+    def _corrected(self, hidden: torch.Tensor, logits: torch.Tensor, width: int):
+        """An expander over the block's outputs [D, H] and logits [D, V]: each node's path is read from the anchor on,
+        and its row is a softmax over the whole vocabulary, of which the block's own likeliest are drafted."""
+        corrector, level = self.head.path_corrector, [[]]
+
+        def expand(tokens: torch.Tensor, parents: torch.Tensor, at: int) -> DraftProposal:
+            nonlocal level
+            above = [level[i] for i in parents[0].tolist()]
+            level = [[*path, token] for path, token in zip(above, tokens[0].tolist(), strict=True)]
+            rows = []
+            for path in level:
+                row = logits[at].clone()
+                likeliest = row.topk(max(corrector.config.candidates, width)).indices
+                if at >= corrector.config.skip:
+                    state = None
+                    for token in path:
+                        state = corrector.advance(torch.tensor(token), state, self.embed)
+                    query = corrector.queries(corrector.of_slots(hidden[at]), state)
+                    known = likeliest[: corrector.config.candidates]
+                    row[known] += corrector.candidates(known, self.embed) @ query
+                values, order = row.log_softmax(-1)[likeliest].topk(width)
+                rows.append((likeliest[order], values))
+            drafted, values = (torch.stack(column)[None] for column in zip(*rows, strict=True))
+            return DraftProposal(drafted, values)
+
+        return expand
 
     def _grow(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
         """One pass of the head a depth. A node is a row behind the context's and those of its ancestors."""

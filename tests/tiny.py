@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead
 from jetspec_sglang.drafters.checkpoint import write_head
-from jetspec_sglang.drafters.head_config import AutoregressiveConfig, HeadConfig
+from jetspec_sglang.drafters.head_config import AutoregressiveConfig, CorrectorConfig, HeadConfig
 
 VOCAB = 512
 
@@ -47,6 +47,8 @@ def tiny_head(
     target_layers: int = 3,
     head_dim: int = 16,
     causal: bool = True,
+    corrector: CorrectorConfig | None = None,
+    shifted: bool = False,
 ) -> Path:
     """A random one-pass head for `tiny_target`, in the published format (which rounds it to bf16)."""
     torch.manual_seed(seed)
@@ -66,8 +68,14 @@ def tiny_head(
         causal=causal,
         num_target_layers=target_layers,
         max_position_embeddings=4096,
+        corrector=corrector,
+        shifted=shifted,
     )
-    write_head(folder, config, CausalParallelHead(config).state_dict(), "A random head for tests.")
+    head = CausalParallelHead(config)
+    if corrector is not None:  # a new one would change nothing
+        last = head.path_corrector.table if corrector.kind == "domino" else head.path_corrector.keys
+        torch.nn.init.normal_(last.weight)
+    write_head(folder, config, head.state_dict(), "A random head for tests.")
     return folder
 
 

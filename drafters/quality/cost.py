@@ -1,7 +1,8 @@
 """What a drafted token costs, in target passes (the paper's c, appendix G).
 
 A draft is everything up to the candidates that a tree is built from: a one-pass head's forward over anchor and
-masks, its lm_head and top-16; of an autoregressive head all levels of a chain, each with its lm_head and top-16.
+masks, its lm_head and top-16, and its path corrector along a chain if it has one; of an autoregressive head all
+levels of a chain, each with its lm_head and top-16.
 The head's keys and values of the context are there before, as they are in a server. The target's pass is what
 verifies the drafted tokens and the anchor behind a KV cache of the context, its lm_head included. Values don't
 matter for time: a block may be longer than the head was trained for, and the text is random.
@@ -20,9 +21,12 @@ import torch
 from torch import Tensor
 
 from jetspec_sglang.kernels.top_k import top_k_logprobs
+from jetspec_sglang.tree import Expander
 
 from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead, block_mask
+from ..path_expander import CorrectedExpander, candidates_needed
+from ..training.evaluate import candidate_rows
 from ..training.expander import PathExpander
 from ..training.generate import SlabCache, TransformersGenerator
 from ..training.target import decoder
@@ -146,7 +150,15 @@ class Bench:
             out = model.block_hidden(self.embedding[ids], positions[:, context:], kv, mask)
             return top_k_logprobs(out[0, 1:] @ self.lm_head.T, head.width)[1]
 
-        return run
+        def run_corrected() -> Tensor:
+            corrector = model.path_corrector
+            hidden = model.block_hidden(self.embedding[ids], positions[:, context:], kv, mask)[:, 1:]
+            kept = candidates_needed(corrector, head.width, len(self.lm_head))
+            rows = candidate_rows(hidden, self.lm_head, kept)
+            expander = CorrectedExpander(corrector, lambda at: self.embedding[at], hidden, rows, head.width)
+            return _likeliest_path(expander, ids[:, 0], drafted)
+
+        return run if model.config.corrector is None else run_corrected
 
     def _levels(self, head: LoadedHead, model: AutoregressiveHead, context: int, drafted: int) -> Draft:
         anchors = torch.tensor([context], device=self.device)
@@ -155,10 +167,15 @@ class Bench:
         begun = PathExpander(model, self.embedding, self.lm_head, tokens, taps, anchors, head.width)
 
         def run() -> Tensor:
-            expander, token, rows = copy(begun), tokens[None, context:], []  # an expander remembers levels
-            for depth in range(drafted):
-                rows.append(expander(token, torch.zeros_like(token), depth).token_ids[0, 0])
-                token = rows[-1][None, None, 0]
-            return torch.stack(rows)
+            return _likeliest_path(copy(begun), tokens[context:], drafted)  # an expander remembers levels
 
         return run
+
+
+def _likeliest_path(expander: Expander, anchor: Tensor, drafted: int) -> Tensor:
+    """Candidates [drafted, W] behind the anchor [1], each row's first token leading to the next."""
+    token, rows = anchor[None], []
+    for depth in range(drafted):
+        rows.append(expander(token, torch.zeros_like(token), depth).token_ids[0, 0])
+        token = rows[-1][None, None, 0]
+    return torch.stack(rows)

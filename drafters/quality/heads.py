@@ -14,7 +14,7 @@ from jetspec_sglang.tree import DraftProposal, Expander
 from ..autoregressive_head import AutoregressiveHead
 from ..checkpoint import load_head_tensors, read_head_config
 from ..head_config import FRONTIER, AnyHead, AutoregressiveConfig
-from ..training.evaluate import WIDTH, draft_blocks
+from ..training.evaluate import WIDTH, corrected_expanders, draft_blocks
 from ..training.expander import PathExpander
 from ..training.shards import Sequence
 from ..training.student import DraftHead, make_head
@@ -69,6 +69,9 @@ class LoadedHead:
             head, device = self.model, lm_head.device
             tokens, taps, at = (each.to(device) for each in (sequence.tokens, sequence.taps, anchors))
             return lambda: PathExpander(head, embedding, lm_head, tokens, taps, at, self.width)
+        if self.model.config.corrector is not None:
+            make = corrected_expanders(self.model, embedding, lm_head, sequence, anchors)
+            return lambda: make(self.width)
         ids, logprobs = draft_blocks(self.model, embedding, lm_head, sequence, anchors, self.width)
         shared = SharedRows(DraftProposal(ids.to(lm_head.device), logprobs.to(lm_head.device)))
         return lambda: shared

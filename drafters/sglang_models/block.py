@@ -1,10 +1,14 @@
 """One-pass heads as SGLang serves them: one forward over `[anchor, MASK, …]`, one row of candidates a depth.
 
-Causal parallel and diffusion heads differ in what a slot of the block sees, which the head's config says.
+Causal parallel and diffusion heads differ in what a slot of the block sees, which the head's config says. The rows
+are shared by all nodes of their depth, unless the head has a path corrector, which makes a row for each node of
+them.
 
 The head keeps a KV cache of its own over the committed text. Its slots are the target's slot ids, so a prefix
 that SGLang's radix cache knows is known to the head too, and retraction or abort needs nothing from us.
 """
+
+from collections.abc import Iterable
 
 import torch
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
@@ -17,23 +21,31 @@ from torch import nn
 from jetspec_sglang.kernels.top_k import top_k_entropy, top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
-from ..checkpoint_block import ARCHITECTURE, block_is_causal
+from ..checkpoint_block import ARCHITECTURE, parse_block_config
+from ..checkpoint_corrector import our_names
 from ..contract import CommittedTokens, DrafterSpec
 from ..head_config import HeadConfig
+from ..path_corrector import PathCorrector
+from ..path_expander import CorrectedExpander, candidates_needed
 from .block_input import DraftBlockInput
 
 
 class BlockModel(DFlashDraftModel):
-    """SGLang's DFlash module, told the truth about causality.
+    """SGLang's DFlash module, told the truth about causality, with our path corrector if the head has one.
 
     Published JetSpec heads say `dflash_config.causal_head`, which SGLang does not read: it would run them
     bidirectionally, silently. The block is embedded by the target's own embedding, set after loading.
     """
 
     def __init__(self, config, quant_config=None, prefix: str = "") -> None:
-        config.is_causal = block_is_causal(config.to_dict())
+        head = parse_block_config(config.to_dict(), "the draft head's config")
+        config.is_causal = head.causal
         config.layer_types = ["full_attention"] * config.num_hidden_layers
+        if head.corrector is not None:  # SGLang would make a Domino head's modules, too
+            config.dflash_config = config.dflash_config | {"projector_type": None}
         super().__init__(config, quant_config, prefix)
+        if head.corrector is not None:
+            self.path_corrector = PathCorrector(head)
         self._target_embedding: list[nn.Module] = []  # in a list: its parameters are not ours
         for layer in self.layers:
             # The fused table kernel is Triton; without it the module takes the plain operations.
@@ -45,13 +57,19 @@ class BlockModel(DFlashDraftModel):
     def forward_embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self._target_embedding[0](input_ids)
 
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]):
+        super().load_weights(our_names(weights))
+
 
 class BlockDrafter:
-    """Drafts for a batch of requests: `append_context` after each commit, `propose` once a round.
+    """Drafts for a batch of requests: `append_context` after each commit, and each round `propose`, or an `expander`
+    where the head has a path corrector.
 
     The head's weights and KV pool live in an SGLang worker of their own (`self.worker`), which shares the
     target's slot allocator and request table.
     """
+
+    frontier = None  # a node costs no forward
 
     def __init__(
         self,
@@ -119,6 +137,15 @@ class BlockDrafter:
         is scratch there, overwritten by the next `append_context`. `batch` is left in draft shape: its caller
         owns it.
         """
+        kept = min(candidates or self.width, self.head.vocab_size)
+        return self._rows(self._block(anchors, slots, batch), kept, entropy)
+
+    def expander(self, slots: torch.Tensor, batch, *, width: int, entropy: bool = False) -> "CorrectedBlock":
+        """For the trees of one round; see `contract.PathDrafter`."""
+        return CorrectedBlock(self, slots, batch, width, entropy)
+
+    def _block(self, anchors: torch.Tensor, slots: torch.Tensor, batch) -> torch.Tensor:
+        """The head's outputs [B, L - 1, H] for the depths below `anchors`; the other arguments are `propose`'s."""
         length = slots.shape[1]
         block = anchors[:, None].repeat(1, length)
         block[:, 1:] = self.head.mask_token_id
@@ -136,9 +163,13 @@ class BlockDrafter:
             return_hidden_states_before_norm=False,
         )
         hidden = self.runner.forward(forward_batch).logits_output.hidden_states
-        rows = hidden.view(len(anchors), length, -1)[:, 1:].flatten(0, 1)
-        logits = self.lm_head.quant_method.apply(self.lm_head, rows)[:, : self.head.vocab_size]
-        shape, kept = (len(anchors), length - 1), min(candidates or self.width, self.head.vocab_size)
+        hidden = hidden.view(len(anchors), length, -1)
+        return hidden[:, :-1] if self.head.shifted else hidden[:, 1:]
+
+    def _rows(self, hidden: torch.Tensor, kept: int, entropy: bool) -> DraftProposal:
+        """The `kept` likeliest tokens behind each of the outputs [B, D, H]."""
+        logits = self.lm_head.quant_method.apply(self.lm_head, hidden.flatten(0, 1))
+        logits, shape = logits[:, : self.head.vocab_size], hidden.shape[:2]
         if entropy:
             logprobs, tokens, row_entropy = top_k_entropy(logits, kept)
             row_entropy = row_entropy.view(shape)
@@ -146,3 +177,24 @@ class BlockDrafter:
             logprobs, tokens = top_k_logprobs(logits, kept)
             row_entropy = None
         return DraftProposal(tokens.view(*shape, -1), logprobs.view(*shape, -1), row_entropy)
+
+
+class CorrectedBlock:
+    """`tree.Expander` of one round: the block's forward when the anchors come, then rows for each node."""
+
+    def __init__(self, drafter: BlockDrafter, slots: torch.Tensor, batch, width: int, entropy: bool) -> None:
+        self.drafter, self.slots, self.batch = drafter, slots, batch
+        self.width, self.entropy = width, entropy
+
+    @torch.inference_mode()
+    def __call__(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int) -> DraftProposal:
+        if depth == 0:
+            self.rows = self._rows(tokens[:, 0])
+        return self.rows(tokens, parents, depth)
+
+    def _rows(self, anchors: torch.Tensor) -> CorrectedExpander:
+        drafter, corrector = self.drafter, self.drafter.model.path_corrector
+        hidden = drafter._block(anchors, self.slots, self.batch)
+        kept = candidates_needed(corrector, self.width, drafter.head.vocab_size)
+        block = drafter._rows(hidden, kept, self.entropy)
+        return CorrectedExpander(corrector, drafter.model.forward_embed, hidden, block, self.width)

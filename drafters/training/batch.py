@@ -49,6 +49,14 @@ class Slots:
 
 
 @dataclass(frozen=True)
+class Paths:
+    """The text from each of n anchors on, of which the first k tokens lead to the row at depth k."""
+
+    tokens: Tensor  # [n, B-1] int64, zeros behind the text's end
+    anchors: Tensor  # [R] int64, which of the n a label is below
+
+
+@dataclass(frozen=True)
 class Batch:
     """b sequences of T tokens, A anchors each (padded), R labels."""
 
@@ -62,6 +70,22 @@ class Batch:
     depths: Tensor  # [R] int64, 1..block_size-1
     teacher: Teacher  # R rows
     count: int  # anchors in all
+    paths: Paths | None = None  # of heads with a path corrector
+
+    def below(self, depth: int) -> Batch:
+        """Without the labels that are at most this deep, unless all are."""
+        deep = self.depths > depth
+        if not bool(deep.any()):
+            return self
+        of = None if self.paths is None else replace(self.paths, anchors=self.paths.anchors[deep])
+        return replace(
+            self,
+            rows=self.rows[deep],
+            labels=self.labels[deep],
+            depths=self.depths[deep],
+            teacher=self.teacher.at(deep),
+            paths=of,
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         return _moved(self, device)
@@ -70,7 +94,7 @@ class Batch:
 def _moved(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
-    if isinstance(value, Batch | Slots | TopK | Hidden):
+    if isinstance(value, Batch | Paths | Slots | TopK | Hidden):
         return replace(value, **{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})
     return value
 
@@ -133,7 +157,27 @@ def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -
         depths=depth,
         teacher=_joined([s.teacher.at(each - 1) for s, each in zip(sequences, at, strict=True)]),
         count=sum(map(len, cuts)),
+        paths=paths(sequences, cuts, config.block_size) if has_corrector(config) else None,
     )
+
+
+def has_corrector(config: AnyHead) -> bool:
+    return isinstance(config, HeadConfig) and config.corrector is not None
+
+
+def paths(sequences: list[Sequence], cuts: list[list[Cut]], block_size: int) -> Paths:
+    """Of labels in the order of `collate`."""
+    tokens, counts = [], []
+    for sequence, each in zip(sequences, cuts, strict=True):
+        tokens.append(text_behind(sequence, torch.tensor([anchor for anchor, _ in each]), block_size - 1))
+        counts += [depth for _, depth in each]
+    return Paths(torch.cat(tokens), torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)))
+
+
+def text_behind(sequence: Sequence, positions: Tensor, length: int) -> Tensor:
+    """[A, length] int64: the tokens from each of the positions [A] on, zeros behind the text's end."""
+    padded = torch.nn.functional.pad(sequence.tokens, (0, length))
+    return padded[positions[:, None] + torch.arange(length)]
 
 
 def block_slots(sequences: list[Sequence], cuts: list[list[Cut]], config: HeadConfig) -> tuple[Slots, Tensor]:

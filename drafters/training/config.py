@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from ..head_config import CorrectorConfig
 from .errors import TrainError
 
 BUILTIN = "builtin"
@@ -59,6 +60,8 @@ class HeadShape(_Strict):
     layers: int = Field(3, ge=1)  # an autoregressive head has one
     block_size: int = Field(8, ge=2)  # anchor included; of an autoregressive head, one more than its depth
     mask_token_id: int | None = Field(None, ge=0)  # an id that no text has; an autoregressive head has none
+    # Of a block head: what makes its rows depend on the drafted path, kind gru or mlp.
+    corrector: CorrectorConfig | None = None
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> HeadShape:
@@ -67,8 +70,12 @@ class HeadShape(_Strict):
                 raise ValueError(
                     "an autoregressive head has one layer and no mask: set `layers: 1`, drop `mask_token_id`"
                 )
+            if self.corrector is not None:
+                raise ValueError("an autoregressive head knows its path: drop `corrector`")
         elif self.mask_token_id is None:
             raise ValueError(f"a {self.drafter} head drafts from masks: set `mask_token_id`")
+        if self.corrector is not None and self.corrector.kind == "domino":
+            raise ValueError("Domino heads are read, not trained: set corrector.kind to gru or mlp")
         return self
 
 
@@ -98,6 +105,7 @@ class FitConfig(_Strict):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of matmuls; master weights are always float32
     # A head folder to start from instead of the target's own layers.
     start: str | None = None
+    freeze_head: bool = False  # train the path corrector alone
 
     checkpoint_minutes: float = Field(5.0, gt=0)
     eval_minutes: float = Field(10.0, gt=0)
@@ -133,6 +141,23 @@ class TrainConfig(_Strict):
     head: HeadShape
     fit: FitConfig
     export: ExportConfig = ExportConfig()
+
+    @model_validator(mode="after")
+    def _corrector(self) -> TrainConfig:
+        if self.head.corrector is None:
+            if self.fit.freeze_head:
+                raise ValueError("fit.freeze_head leaves nothing to train without a head.corrector")
+            return self
+        if self.fit.freeze_head and self.fit.start is None:
+            raise ValueError("fit.freeze_head is for a finished head: set fit.start to its folder")
+        fit = self.fit
+        if fit.objective == "reverse_kl" or fit.temperature != 1 or fit.negatives is not None:
+            raise ValueError(
+                "a corrected head learns by cross_entropy or forward_kl over the whole vocabulary at temperature 1"
+            )
+        if self.features.mode == "online":
+            raise ValueError("a corrected head learns from features on disk: set features.mode to disk")
+        return self
 
     @model_validator(mode="after")
     def _teacher_fits(self) -> TrainConfig:

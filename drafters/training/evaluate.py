@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from jetspec_sglang.kernels.top_k import top_k_logprobs
-from jetspec_sglang.tree import DraftProposal, TokenTree, build_tree, build_tree_by_path, follow
+from jetspec_sglang.tree import DraftProposal, Expander, TokenTree, build_tree, build_tree_by_path, follow
 
 from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead
 from ..head_config import FRONTIER
-from .batch import block_slots
+from ..path_expander import CorrectedExpander, candidates_needed
+from .batch import block_slots, text_behind
 from .expander import PathExpander
 from .shards import Ref, Sequence
 from .student import DraftHead
@@ -103,15 +104,40 @@ def draft(
         tokens, taps = sequence.tokens.to(device), sequence.taps.to(device)
         expander = PathExpander(head, embedding, lm_head, tokens, taps, anchors.to(device), width)
         depth = head.config.block_size - 1
-        tree = build_tree_by_path(
-            expander, roots.to(device), max(BUDGETS), width=width, depth=depth, frontier=FRONTIER
-        )
+        tree = grown(expander, roots.to(device), width, depth, FRONTIER)
         taps = taps[None].to(head.fc.weight.dtype)
         outputs = head.unroll(taps, embedding[tokens][None], anchors.to(device)[None], depth)
         best = head.token_ids(head.logits(outputs[0].to(lm_head.dtype), lm_head).argmax(-1))
-        return best.cpu(), TokenTree(**{f.name: getattr(tree, f.name).cpu() for f in fields(tree)})
-    ids, logprobs = draft_blocks(head, embedding, lm_head, sequence, anchors, width)
-    return ids[:, :, 0], build_tree(DraftProposal(ids, logprobs), roots, max(BUDGETS))
+        return best.cpu(), tree
+    if head.config.corrector is None:
+        ids, logprobs = draft_blocks(head, embedding, lm_head, sequence, anchors, width)
+        return ids[:, :, 0], build_tree(DraftProposal(ids, logprobs), roots, max(BUDGETS))
+
+    depth = head.config.block_size - 1
+    expander = corrected_expanders(head, embedding, lm_head, sequence, anchors)
+    tree = grown(expander(width), roots.to(device), width, depth, None)
+    chain = expander(1)
+    path = text_behind(sequence, anchors, depth).to(device)
+    only = torch.zeros_like(path[:, :1])  # one node a level, whose parent is the only one above
+    best = [chain(path[:, k, None], only, k).token_ids[:, 0, 0] for k in range(depth)]
+    return torch.stack(best, dim=1).cpu(), tree
+
+
+def corrected_expanders(
+    head: CausalParallelHead, embedding: Tensor, lm_head: Tensor, sequence: Sequence, anchors: Tensor
+) -> Callable[[int], CorrectedExpander]:
+    """What makes expanders of a width up to `WIDTH` behind anchors [A], a fresh one each time; of a head with a path
+    corrector."""
+    hidden = block_outputs(head, embedding, sequence, anchors, lm_head.device)
+    corrector = head.path_corrector
+    rows = candidate_rows(hidden, lm_head, candidates_needed(corrector, WIDTH, len(lm_head)))
+    return lambda width: CorrectedExpander(corrector, lambda ids: embedding[ids], hidden, rows, width)
+
+
+def grown(expander: Expander, roots: Tensor, width: int, depth: int, frontier: int | None) -> TokenTree:
+    """The largest tree, on the CPU."""
+    tree = build_tree_by_path(expander, roots, max(BUDGETS), width=width, depth=depth, frontier=frontier)
+    return TokenTree(**{f.name: getattr(tree, f.name).cpu() for f in fields(tree)})
 
 
 def draft_blocks(
@@ -122,17 +148,29 @@ def draft_blocks(
     anchors: Tensor,
     width: int,
 ) -> tuple[Tensor, Tensor]:
-    """Candidates after anchors [A]: ids [A, B-1, width] int64 and full-vocabulary log-probs, float32."""
-    config, device, context = head.config, lm_head.device, int(anchors[-1])
+    """Candidates of the block alone after anchors [A]: ids [A, B-1, width] int64 and full-vocabulary log-probs,
+    float32."""
+    rows = candidate_rows(block_outputs(head, embedding, sequence, anchors, lm_head.device), lm_head, width)
+    return rows.token_ids.cpu(), rows.logprobs.cpu()
+
+
+def block_outputs(
+    head: CausalParallelHead, embedding: Tensor, sequence: Sequence, anchors: Tensor, device: torch.device
+) -> Tensor:
+    """[A, B-1, H], of the depths after anchors [A]."""
+    config, context = head.config, int(anchors[-1])
     slots, _ = block_slots([sequence], [[(a, config.block_size - 1) for a in anchors.tolist()]], config)
     mask = slots.mask(context, config.causal).to(device)
     taps = sequence.taps[None, :context].to(device, head.fc.weight.dtype)
     kv = head.context_kv(taps, torch.arange(context, device=device)[None])
     out = head.block_hidden(embedding[slots.ids.to(device)], slots.positions.to(device), kv, mask)
-    drafted = out[0].unflatten(0, (len(anchors), config.block_size))[:, 1:].flatten(0, 1)
-    logprobs, ids = top_k_logprobs(drafted.to(lm_head.dtype) @ lm_head.T, width)
-    shape = (len(anchors), config.block_size - 1, width)
-    return ids.view(shape).cpu(), logprobs.view(shape).cpu()
+    return out[0].unflatten(0, (len(anchors), config.block_size))[:, 1:]
+
+
+def candidate_rows(hidden: Tensor, lm_head: Tensor, width: int) -> DraftProposal:
+    """The likeliest tokens behind each of the outputs [A, D, H]."""
+    logprobs, ids = top_k_logprobs(hidden.flatten(0, 1).to(lm_head.dtype) @ lm_head.T, width)
+    return DraftProposal(ids.unflatten(0, hidden.shape[:2]), logprobs.unflatten(0, hidden.shape[:2]))
 
 
 def truth_table(sequence: Sequence, anchors: Tensor, depth: int) -> Tensor:

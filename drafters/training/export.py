@@ -57,6 +57,12 @@ WHAT = {
     "is run once a depth, over\nthe tokens drafted so far. The format is that of published EAGLE-3 heads.",
 }
 
+CORRECTOR = """
+
+A path corrector (`{kind}`, the tensors `path_corrector.*`) makes the rows depend on the drafted path: it changes the
+logits of a row's {candidates} likeliest candidates. It was trained {how}. Tools that don't know
+it find the plain head in the other tensors."""
+
 QUALITY = """Measured teacher-forced on {tokens:,} held-out response tokens of the target by replaying the rounds of
 decoding; accept length (τ) is tokens committed a round, the target's own bonus token included.
 
@@ -86,7 +92,7 @@ def model_card(saved: dict, shape: AnyHead) -> str:
     online = settings["features"]["mode"] == "online"
     return CARD.format(
         target=Path(data.get("target", "its target")).name,
-        what=WHAT[shape.drafter].format(masks=shape.block_size - 1),
+        what=WHAT[shape.drafter].format(masks=shape.block_size - 1) + corrector_of(shape, settings),
         tokens=data["response_tokens"],
         shards=data["shards"],
         source=data.get("source", "source not stated"),
@@ -100,6 +106,15 @@ def model_card(saved: dict, shape: AnyHead) -> str:
             {key: _without_places(settings[key]) for key in ("head", "fit", "data")}, indent=2
         ),
     )
+
+
+def corrector_of(shape: AnyHead, settings: dict) -> str:
+    """What the card says of a path corrector; nothing of a head without one."""
+    own = shape.corrector if isinstance(shape, HeadConfig) else None
+    if own is None:
+        return ""
+    how = "the head being frozen" if settings["fit"]["freeze_head"] else "together with the head"
+    return CORRECTOR.format(kind=own.kind, candidates=own.candidates, how=how)
 
 
 def _without_places(settings: dict) -> dict:

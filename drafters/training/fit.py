@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from . import state
 from .batch import Batch, collate, sample_anchors
 from .config import FitConfig, TrainConfig
+from .corrected import CorrectedStudent, corrected_loss, few_labels
 from .disk import require_space
 from .errors import TrainError
 from .evaluate import evaluate
@@ -64,7 +65,11 @@ class Run:
         if not online:
             self.folder.require_taps(taps, model.config.hidden_size)
         self.shape = head_config(config.head, model.config, taps)
-        self.head = make_head(self.shape)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # a corrector starts at random, the rest is filled from the target
+            torch.manual_seed(config.seed)
+            self.head = make_head(self.shape)
         config.run_folder.mkdir(parents=True, exist_ok=True)
         saved = state.load(config.run_folder)
         if saved is None:
@@ -78,7 +83,10 @@ class Run:
         del model  # a reader of texts has its own copy, in the dtype of matmuls
         self.reader = TextReader(target, taps, self.dtype, self.device) if online else None
 
-        student = Student(self.head, embedding)
+        if config.head.corrector is None:
+            student = Student(self.head, embedding)
+        else:
+            student = CorrectedStudent(self.head, embedding, config.fit.freeze_head)
         self.student, self.optimizer = self.accelerator.prepare(student, _adamw(self.head, config.fit))
         self.ema = state.Ema(self.head, config.fit.ema) if config.fit.ema else None
         self.progress, self.evaluation, self.resumed = state.Progress(), None, saved is not None
@@ -145,7 +153,10 @@ class Run:
             sample_anchors(sequence, fit.anchors_per_sequence, self.shape.block_size, fit.gamma, rng)
             for sequence in sequences
         ]
-        return collate(sequences, cuts, self.shape).to(self.device)
+        batch = collate(sequences, cuts, self.shape)
+        if fit.freeze_head and self.config.head.corrector is not None:  # the other rows can't be improved
+            batch = batch.below(self.config.head.corrector.skip)
+        return batch.to(self.device)
 
     def step(self, batches: list[list[Ref]]) -> dict[str, float]:
         """One update. Raises TrainError, with the batch saved, once the loss is not a number."""
@@ -174,7 +185,13 @@ class Run:
 
     def loss(self, batch: Batch, number: int) -> Tensor:
         """Of the ``number``-th batch of the run."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+        if self.config.head.corrector is not None:
+            tokens, shares = few_labels(self.fit, batch.labels, batch.teacher)
+            with autocast:
+                rows = self.student(batch, tokens, self.lm_head)
+            return corrected_loss(self.fit, rows, tokens, shares)
+        with autocast:
             hidden = self.student(batch)
         rng = state.generator(self.config.seed, NEGATIVES, number)
         return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher, rng)
@@ -239,8 +256,9 @@ def schedule(share: float, warmup: float) -> float:
 
 
 def _adamw(head: nn.Module, config: FitConfig) -> torch.optim.AdamW:
-    matrices = [p for p in head.parameters() if p.dim() > 1]
-    norms = [p for p in head.parameters() if p.dim() == 1]
+    learned = [p for p in head.parameters() if p.requires_grad]
+    matrices = [p for p in learned if p.dim() > 1]
+    norms = [p for p in learned if p.dim() == 1]
     groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": norms, "weight_decay": 0.0},

@@ -92,7 +92,9 @@ def restore(
     state: dict, head: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema | None, config: AnyHead
 ) -> Progress:
     """Put weights back and return the position. TrainError if the checkpoint is of another head."""
-    if state["head_config"] != config.model_dump():
+    # Fields that a config has gained since then have a default.
+    defaults = {name: f.default for name, f in type(config).model_fields.items() if not f.is_required()}
+    if defaults | state["head_config"] != config.model_dump():
         raise TrainError(
             f"the checkpoint is of another head, {state['head_config']}, not {config.model_dump()}: "
             "set `work` or fit.folder to a new folder, or remove the checkpoint"

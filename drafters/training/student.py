@@ -39,7 +39,13 @@ def head_config(shape: HeadShape, target_config: Any, target_layer_ids: tuple[in
             return AutoregressiveConfig(**common)
         assert shape.mask_token_id is not None  # HeadShape asks for it
         causal = shape.drafter == "causal_parallel"
-        return HeadConfig(**common, layers=shape.layers, mask_token_id=shape.mask_token_id, causal=causal)
+        return HeadConfig(
+            **common,
+            layers=shape.layers,
+            mask_token_id=shape.mask_token_id,
+            causal=causal,
+            corrector=shape.corrector,
+        )
     except ValueError as error:
         raise TrainError(f"no such head for this target: {error}") from error
 
@@ -54,12 +60,16 @@ def make_head(config: AnyHead) -> DraftHead:
 
 
 def warm_start(head: DraftHead, config: AnyHead, place: str) -> None:
-    """Fill ``head`` from a published one. Its block size and causality may differ, nothing else of its shape."""
+    """Fill ``head`` from a published one. Its block size and causality may differ, and it may lack the path corrector,
+    nothing else of its shape."""
     try:
         theirs, tensors = read_head_config(place), load_head_tensors(place)
     except HeadError as error:
         raise TrainError(f"fit.start: {error}") from error
     free = {"block_size", "causal", "max_position_embeddings"}
+    bare = isinstance(theirs, HeadConfig) and theirs.corrector is None
+    if bare:
+        free.add("corrector")
     mine, found = config.model_dump(exclude=free), theirs.model_dump(exclude=free)
     differ = [key for key in mine.keys() | found.keys() if mine.get(key) != found.get(key)]
     if differ:
@@ -67,7 +77,8 @@ def warm_start(head: DraftHead, config: AnyHead, place: str) -> None:
             f"fit.start: the head in {place} is another one: "
             + ", ".join(f"{key} {found.get(key)} instead of {mine.get(key)}" for key in sorted(differ))
         )
-    head.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    own = head.state_dict() if bare else {}
+    head.load_state_dict({**own, **{name: tensor.float() for name, tensor in tensors.items()}})
 
 
 class Student(nn.Module):
@@ -85,7 +96,10 @@ class Student(nn.Module):
         return self._embedding[0]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Hidden rows [R, H] of the batch's labels; times lm_head they are logits."""
+        return self.hidden(batch)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Rows [R, H] of the batch's labels; times lm_head they are logits."""
         if isinstance(self.head, AutoregressiveHead):
             depth = self.head.config.block_size - 1
             outputs = self.head.unroll(

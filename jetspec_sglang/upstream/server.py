@@ -214,6 +214,7 @@ SERVER: tuple[Symbol, ...] = (
     ),
     class_("models.dflash.DFlashDraftModel", "layers fc hidden_norm norm"),
     function("models.dflash.DFlashDraftModel.__init__", "self config quant_config prefix"),
+    function("models.dflash.DFlashDraftModel.load_weights", "self weights"),
     function("models.dflash.DFlashDraftModel.project_target_hidden", "self target_hidden"),
     class_(
         "models.dflash.DFlashAttention",

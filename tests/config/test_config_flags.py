@@ -48,7 +48,8 @@ def test_last_one_counts():
 def test_flag_reaches_the_config(monkeypatch):
     monkeypatch.setenv(CONFIG_ENV, '{"scoring": "of the site", "budget": 5}')
     flags.take_jetspec_flags(["--jetspec-scoring", "accum_logp"])
-    config = resolve_config(SimpleNamespace(), SimpleNamespace(block_size=8, drafter="causal_parallel"))
+    head = SimpleNamespace(block_size=8, drafter="causal_parallel", conditioning="marginal")
+    config = resolve_config(SimpleNamespace(), head)
     assert (config.scoring, config.budget) == ("accum_logp", 5)
 
 

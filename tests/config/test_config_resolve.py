@@ -14,7 +14,7 @@ from jetspec_sglang.config import (
     resolve_config,
 )
 
-HEAD = SimpleNamespace(block_size=16, drafter="causal_parallel")
+HEAD = SimpleNamespace(block_size=16, drafter="causal_parallel", conditioning="marginal")
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,8 @@ def test_config_built_by_hand_is_checked_too():
 
 
 def kind(drafter: str):
-    return SimpleNamespace(block_size=8, drafter=drafter)
+    by_path = drafter == "autoregressive"
+    return SimpleNamespace(block_size=8, drafter=drafter, conditioning="path" if by_path else "marginal")
 
 
 @pytest.mark.parametrize("drafter", ["causal_parallel", "diffusion", "autoregressive"])
@@ -207,3 +208,18 @@ def test_what_a_path_drafter_does_not_do_is_refused(setting, said, monkeypatch):
     assert resolve_config(view(), kind("diffusion"))
     with pytest.raises(ConfigError, match=said):
         resolve_config(view(), kind("autoregressive"))
+
+
+def test_a_corrected_head_is_refused_what_a_path_drafter_does_not_do(monkeypatch):
+    head = SimpleNamespace(block_size=8, drafter="causal_parallel", conditioning="path")
+    config = resolve_config(view(), head)
+    assert (config.conditioning, config.acceptance, config.expansion) == ("path", "match", "optimal")
+    monkeypatch.setenv(FLAGS_ENV, json.dumps({"acceptance": "rejection"}))
+    said = "for the drafter causal_parallel with a path corrector; give match."
+    with pytest.raises(ConfigError, match=said):
+        resolve_config(view(), head)
+    monkeypatch.setenv(FLAGS_ENV, json.dumps({"acceptance": "rejection", "drafter": "x"}))
+    monkeypatch.setattr(
+        "jetspec_sglang.config.known_names", lambda name: ["x", "rejection", "optimal", "fixed"]
+    )
+    assert resolve_config(view(), head).conditioning == "marginal"

@@ -12,11 +12,14 @@ from jetspec_sglang.drafters.causal_head import CausalParallelHead
 from jetspec_sglang.drafters.checkpoint import (
     HeadError,
     check_fits_target,
+    check_head_files,
     default_target_layer_ids,
     load_head_tensors,
     read_head_config,
     write_head,
 )
+from jetspec_sglang.drafters.checkpoint_corrector import DOMINO_CANDIDATES, DOMINO_NAMES
+from jetspec_sglang.drafters.head_config import CorrectorConfig
 
 
 @pytest.fixture
@@ -45,6 +48,101 @@ def test_round_trip(head):
     model = CausalParallelHead(head_config())
     model.load_state_dict(tensors)
     assert all(tensor.dtype == torch.bfloat16 for tensor in tensors.values())
+
+
+CORRECTED = {
+    "gru": head_config(corrector=CorrectorConfig(kind="gru", rank=4, state_size=6, candidates=9)),
+    "mlp": head_config(corrector=CorrectorConfig(kind="mlp", rank=4, candidates=9, skip=2)),
+    "domino": head_config(
+        causal=False,
+        shifted=True,
+        corrector=CorrectorConfig(kind="domino", rank=4, state_size=6, candidates=DOMINO_CANDIDATES),
+    ),
+}
+
+
+@pytest.fixture(params=CORRECTED)
+def corrected(request, tmp_path):
+    torch.manual_seed(1)
+    config = CORRECTED[request.param]
+    write_head(tmp_path, config, CausalParallelHead(config).state_dict(), "# card\n")
+    return tmp_path, config
+
+
+def test_round_trip_with_a_path_corrector(corrected):
+    folder, config = corrected
+    assert read_head_config(folder) == config
+    tensors = load_head_tensors(folder)
+    CausalParallelHead(config).load_state_dict(tensors)
+    assert any(name.startswith("path_corrector.") for name in tensors)
+    check_head_files(folder)
+
+
+def test_other_tools_find_the_plain_head(corrected):
+    """Without the corrector's tensors and key, everything is there."""
+    folder, config = corrected
+    tensors = load_file(folder / "model.safetensors")
+    kept = {n: t for n, t in tensors.items() if not n.startswith(("path_corrector.", *DOMINO_NAMES))}
+    save_file(kept, folder / "model.safetensors")
+    with pytest.raises(HeadError, match=r"missing tensors path_corrector\."):
+        load_head_tensors(folder)
+    edit(folder, dflash_config={"path_corrector": None, "projector_type": None})
+    plain = config.model_copy(update={"corrector": None, "shifted": False})
+    assert read_head_config(folder) == plain
+    CausalParallelHead(plain).load_state_dict(load_head_tensors(folder))
+
+
+def test_a_published_domino_head_is_read(tmp_path):
+    """The keys of the authors' checkpoints and of SpecForge's configs, emb_dim at the top level, too."""
+    config = CORRECTED["domino"]
+    write_head(tmp_path, config, CausalParallelHead(config).state_dict(), "")
+    published = json.loads((tmp_path / "config.json").read_text())["dflash_config"]
+    assert {key: published[key] for key in published.keys() - {"causal", "causal_head"}} == {
+        "mask_token_id": 3,
+        "target_layer_ids": [0, 2],
+        "projector_type": "domino",
+        "pure_draft_prefix_len": 1,
+        "emb_dim": 4,
+        "gru_hidden_dim": 6,
+        "shift_label": True,
+    }
+    shapes = {n: tuple(t.shape) for n, t in load_file(tmp_path / "model.safetensors").items()}
+    assert {name: shapes[name] for name in DOMINO_NAMES} == {
+        "prefix_gru.weight_ih_l0": (18, 32),
+        "prefix_gru.weight_hh_l0": (18, 6),
+        "embed_proj.0.weight": (4, 38),
+        "embed_proj.2.weight": (96, 4),
+    }
+    edit(tmp_path, dflash_config={"emb_dim": None}, emb_dim=4)
+    assert read_head_config(tmp_path) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("gru", {"path_corrector": {"kind": "lstm", "rank": 4, "candidates": 9}}, "path_corrector: kind"),
+        ("gru", {"path_corrector": {"kind": "gru", "rank": 4, "candidates": 9}}, "the others need one"),
+        ("gru", {"path_corrector": {"kind": "mlp", "rank": 4, "candidates": 9, "bias": 1}}, "bias: Extra"),
+        ("gru", {"path_corrector": ["gru"]}, "path_corrector"),
+        ("gru", {"projector_type": "domino"}, "without path_corrector"),
+        ("mlp", {"path_corrector": {"kind": "mlp", "rank": 4, "candidates": 9, "skip": 4}}, "skips 4 depths"),
+        ("domino", {"projector_type": "dspark"}, "projector_type 'dspark' is not supported"),
+        ("domino", {"gru_hidden_dim": None}, "needs the key gru_hidden_dim"),
+        ("domino", {"shift_label": "yes, please"}, "shifted"),
+    ],
+)
+def test_faults_of_a_corrector_are_named(tmp_path, kind, changes, message):
+    config = CORRECTED[kind]
+    write_head(tmp_path, config, CausalParallelHead(config).state_dict(), "")
+    edit(tmp_path, dflash_config=changes)
+    with pytest.raises(HeadError, match=message):
+        read_head_config(tmp_path)
+
+
+def test_a_treeflash_head_is_refused_with_the_way_out(head):
+    edit(head, treeflash_config={"ar_approximation": "swiglu", "candidate_tokens": 16})
+    with pytest.raises(HeadError, match=r"TreeFlash .* train a corrector of kind mlp"):
+        read_head_config(head)
 
 
 def test_transformers_reads_the_config(head):

@@ -39,7 +39,7 @@ def head_config(**changes) -> HeadConfig:
 
 def autoregressive_config(**changes) -> AutoregressiveConfig:
     """As `head_config`, what it has in common."""
-    block_only = {"layers", "mask_token_id", "causal"}
+    block_only = {"layers", "mask_token_id", "causal", "corrector", "shifted"}
     return AutoregressiveConfig(**head_config().model_dump(exclude=block_only) | changes)
 
 

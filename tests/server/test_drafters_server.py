@@ -12,13 +12,26 @@ import requests
 import tiny
 from oracle import Oracle
 
+from jetspec_sglang.drafters.checkpoint_corrector import DOMINO_CANDIDATES
+from jetspec_sglang.drafters.head_config import CorrectorConfig
+
 pytestmark = pytest.mark.server
 
 BUDGET, WIDTH, DEPTH = 16, 6, 4
 COMMON = ("--skip-tokenizer-init", "--dtype", "float32", "--chunked-prefill-size", "64", "--random-seed", "1")
+GRU = CorrectorConfig(kind="gru", rank=8, state_size=12, candidates=20)
+MLP = CorrectorConfig(kind="mlp", rank=8, candidates=4, skip=0)  # fewer than the width
+DOMINO = CorrectorConfig(kind="domino", rank=8, state_size=12, candidates=DOMINO_CANDIDATES)
 HEADS = {
     "causal_parallel": lambda folder: tiny.tiny_head(folder, seed=3, target_layers=4),
     "diffusion": lambda folder: tiny.tiny_head(folder, seed=3, causal=False, target_layers=4),
+    "causal_parallel, gru": lambda folder: tiny.tiny_head(folder, seed=3, target_layers=4, corrector=GRU),
+    "diffusion, mlp": lambda folder: tiny.tiny_head(
+        folder, seed=3, causal=False, target_layers=4, corrector=MLP
+    ),
+    "domino": lambda folder: tiny.tiny_head(
+        folder, seed=3, causal=False, target_layers=4, corrector=DOMINO, shifted=True
+    ),
     "autoregressive": lambda folder: tiny.tiny_eagle_head(folder, seed=3),
     "autoregressive, target's lm_head": lambda folder: tiny.tiny_eagle_head(folder, seed=3, draft_vocab=None),
 }
@@ -128,7 +141,7 @@ def test_what_a_drafter_does_not_do_is_refused_per_request(drafted):
     answer = requests.post(
         server.url + "/generate", json={"input_ids": [5, 6], "sampling_params": params}, timeout=60
     )
-    if oracle.config.drafter == "autoregressive":
+    if oracle.config.conditioning == "path":
         assert answer.status_code == 400
         assert "give one of match" in answer.text
     else:

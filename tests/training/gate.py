@@ -12,7 +12,8 @@ from jetspec_sglang.drafters.training.export import export
 from jetspec_sglang.drafters.training.generate import TransformersGenerator
 from jetspec_sglang.drafters.training.shards import Sequence, write_shard
 
-KINDS = ("causal_parallel", "diffusion", "autoregressive")
+CORRECTED = "causal_parallel with a path corrector"
+KINDS = ("causal_parallel", "diffusion", "autoregressive", CORRECTED)
 BLOCK, ROUNDS = 5, 7
 NEW_TOKENS = 1 + ROUNDS * BLOCK  # the first one is the prefill's
 TAPS = (0, 1)
@@ -55,7 +56,9 @@ def learn(kind: str, target: Path, sequence: Sequence, work: Path) -> Path:
     meta = {"target_layer_ids": TAPS, "hidden_size": 64, "target": "tiny", "source": "one text"}
     (work / "features").mkdir(parents=True)
     write_shard(work / "features" / "shard-00000.safetensors", [sequence], json.loads(json.dumps(meta)))
-    head = {"drafter": kind, "block_size": BLOCK}
+    head = {"drafter": "causal_parallel" if kind == CORRECTED else kind, "block_size": BLOCK}
+    if kind == CORRECTED:
+        head["corrector"] = {"kind": "gru", "rank": 16, "state_size": 16, "candidates": 8}
     head |= {"layers": 1} if kind == "autoregressive" else {"layers": 2, "mask_token_id": 3}
     settings = {
         "steps": 300,
