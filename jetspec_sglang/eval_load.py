@@ -11,6 +11,7 @@ largest of them as its limit.
 """
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,7 @@ def run(
 ) -> Iterator[Served]:
     """The whole measurement, servers included. Only first turns are sent: later ones need earlier answers."""
     questions = [chat.tokens(prompt.turns[:1]) for prompt in prompts]
+    lengths = spread(setting.max_new_tokens, len(questions))
     flags = server_flags(setting, budgets, concurrencies, max(map(len, questions)))
     tree = [*jetspec_flags(head.folder, max(budgets)), "--jetspec-drafter", head.drafter]
     servers = {
@@ -106,18 +108,18 @@ def run(
     }
     with stopping(*servers.values()):
         say("Starting three servers")
-        start_all(servers, lambda names, seconds: None)
+        for name, server in servers.items():  # one at a time: the adaptive one measures rounds as it starts
+            start_all({name: server}, lambda names, seconds: None)
         say("Warming up")
         for method in methods.values():
             for concurrency in concurrencies:
-                cell(method, questions[:concurrency], concurrency, WARM_UP_TOKENS, setting.temperature)
+                few = questions[:concurrency]
+                cell(method, few, [WARM_UP_TOKENS] * len(few), concurrency, setting.temperature)
         for repeat in range(setting.repeats):
             for turn, concurrency in enumerate(concurrencies, start=repeat):
                 for name in alternating(methods, turn):
                     say(f"{name}, {concurrency} at once, repeat {repeat + 1} of {setting.repeats}")
-                    answers = cell(
-                        methods[name], questions, concurrency, setting.max_new_tokens, setting.temperature
-                    )
+                    answers = cell(methods[name], questions, lengths, concurrency, setting.temperature)
                     for prompt, answer in enumerate(answers):
                         yield Served(name, concurrency, repeat, prompt, **answer)
     for server in servers.values():
@@ -138,17 +140,33 @@ def server_flags(
     ]
 
 
+def spread(longest: int, count: int) -> list[int]:
+    """`count` lengths of answers from half of `longest` to all of it, in an order that is always the same.
+
+    Answers of one length would end together with plain decoding and not with drafts: the next prompts would be read
+    in one batch here and one by one there, which is no difference between the methods under real load.
+    """
+    lengths = [longest - longest * number // (2 * count) for number in range(count)]
+    random.Random(0).shuffle(lengths)
+    return lengths
+
+
 def cell(
-    method: Method, questions: Sequence[list[int]], concurrency: int, new_tokens: int, temperature: float
+    method: Method,
+    questions: Sequence[list[int]],
+    lengths: Sequence[int],
+    concurrency: int,
+    temperature: float,
 ) -> list[dict[str, Any]]:
-    """All questions to one method, at most `concurrency` at once → the measured fields of `Served`.
+    """All questions to one method, at most `concurrency` at once, for answers of `lengths` tokens → the measured
+    fields of `Served`.
 
     Raises:
         CompareError: a server refused a request, went away, or gave another number of tokens.
     """
     began = time.perf_counter()
 
-    def one(tokens: list[int]) -> dict[str, Any]:
+    def one(tokens: list[int], new_tokens: int) -> dict[str, Any]:
         sent = time.perf_counter() - began
         meta = generate(method, tokens, new_tokens, temperature)["meta_info"]
         if meta["completion_tokens"] != new_tokens:
@@ -162,7 +180,7 @@ def cell(
         }
 
     with ThreadPoolExecutor(concurrency) as clients:
-        return list(clients.map(one, questions))
+        return list(clients.map(one, questions, lengths))
 
 
 def generate(method: Method, tokens: list[int], new_tokens: int, temperature: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from jetspec_sglang.eval_load import Served, best_fixed, summarise, table
+from jetspec_sglang.eval_load import Served, best_fixed, spread, summarise, table
 
 SECONDS = {  # by method and concurrency, of two repeats
     ("plain", 1): (10.0, 20.0),
@@ -58,3 +58,10 @@ def test_the_best_fixed_choice_may_be_plain_decoding(rows):
     assert "12.5 (0.50x)" in shown
     assert f"{(100 / 7) / (100 / 6.5):.2f}" in shown  # adaptive against budget 8 at 1
     assert "0.80" in shown  # and against plain at 4
+
+
+def test_answers_are_from_half_to_all_of_the_longest_and_the_same_in_every_cell():
+    lengths = spread(64, 32)
+    assert sorted(lengths) == list(range(33, 65))
+    assert lengths == spread(64, 32) != sorted(lengths)
+    assert spread(1, 3) == [1, 1, 1]

@@ -245,6 +245,23 @@ def test_at_every_load_the_best_fixed_width_is_nearly_reached(sharpness):
         assert got >= 0.97 * fixed[1]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_start_up_measurements_of_a_busy_machine_are_found_out(seed):
+    """Each kind of round was measured up to 1.6 times as slow as it is."""
+    rng = np.random.default_rng(seed)
+    wrong = [
+        Sample(s.shape, *(value * busy for value in (s.draft, s.verify, s.rest)))
+        for s, busy in ((s, rng.uniform(1, 1.6)) for s in dry_runs())
+    ]
+    simulation = Simulation(1.5, seed)
+    budget = AdaptiveBudget(CostModel(wrong), simulation.budget, simulation.depth)
+    for batch in (1, 8, 16):
+        simulation.adaptive(budget, batch, 100)
+        got = simulation.adaptive(budget, batch, 150)
+        fixed = {n: simulation.fixed(batch, n, 100) for n in (1, 2, 3, 4, 6, 8, 16)}
+        assert got >= 0.94 * max(fixed.values()), (batch, got, fixed)
+
+
 def test_a_useless_drafter_is_asked_only_to_see_whether_it_got_better():
     simulation = Simulation(0.01)
     budget = AdaptiveBudget(CostModel(dry_runs()), simulation.budget, simulation.depth)

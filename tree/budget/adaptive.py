@@ -44,6 +44,7 @@ class AdaptiveBudget:
         self._gain = np.zeros(len(self.widths))  # accepted drafts a request and round, expected, by width
         self._weight = np.zeros(len(self.widths))  # how many observations are behind it, up to MEMORY
         self._present: dict[int, int] = {}  # octave of the batch -> width last chosen at it
+        self._weighed: dict[int, list[tuple[int, float, float]]] = {}  # octave -> width, tokens, seconds
         self._debt = 0.0  # seconds that probes have cost beyond what they are allowed to
         self.rounds: Counter[tuple[int, int]] = Counter()  # (octave of the batch, width) -> rounds
         self.probes = 0
@@ -57,6 +58,7 @@ class AdaptiveBudget:
         widths = [n for n in self.widths if n <= most]
         seconds = [self._seconds(batch, n, self.depth_of(n), context) for n in widths]
         tokens = [batch * (1 + self._gain[i]) for i in range(len(widths))]
+        self._weighed[octave_of(batch)] = list(zip(widths, tokens, seconds, strict=True))
         nodes = best_width(widths, tokens, seconds, self._present.get(octave_of(batch)))
         depth, full = self.depth_of(nodes), self.depth_of(widths[-1])
         if depth == full:
@@ -78,7 +80,7 @@ class AdaptiveBudget:
         batch, slots = logprob.shape
         gain = self._gain_of(logprob, depth)
         gain = gain[np.arange(batch)[:, None], np.minimum(np.arange(slots), caps[:, None] - 1)]
-        widths = [n for n in self.widths if n <= slots]
+        widths = [n for n in self.widths if n < slots] + [slots]  # trees that were found may have any size
         tokens = [batch + gain[:, n - 1].sum() for n in widths]
         seconds = [self._seconds(batch, n, plan.depth, context) for n in widths]
         return best_width(widths, tokens, seconds, self._present.get(octave_of(batch)))
@@ -115,17 +117,25 @@ class AdaptiveBudget:
         return probability.cumsum(1)
 
     def _seconds(self, batch: int, nodes: int, depth: int, context: int) -> float:
-        return self.cost.seconds(RoundShape(batch, nodes, depth, context))
+        return self.cost.seconds(RoundShape(batch, nodes, depth, context), hopeful=True)
 
     def report(self) -> dict:
         """Plain values for /server_info: rounds by load and width, expected gains, calibration, cost level."""
         rounds: dict[str, dict[str, int]] = {}
         for (octave, nodes), count in sorted(self.rounds.items()):
             rounds.setdefault(str(2 ** (octave - 1)), {})[str(nodes)] = count
+        weighed = {
+            str(2 ** (octave - 1)): {
+                str(n): {"ms": round(1000 * seconds, 2), "tok_s": round(tokens / seconds, 1)}
+                for n, tokens, seconds in rows
+            }
+            for octave, rows in sorted(self._weighed.items())
+        }
         return {
             "rounds_by_batch_and_nodes": rounds,
+            "last_plan_by_batch_and_nodes": weighed,
             "expected_tau": {str(n): 1 + g for n, g in zip(self.widths, self._gain.tolist(), strict=True)},
             "probes": self.probes,
-            "live_over_measured": {str(2 ** (o - 1)): level for o, level in self.cost.levels().items()},
+            "live_over_measured": self.cost.report(),
             "calibration": self.calibration.report(),
         }

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp
 from statistics import median
 
 import numpy as np
@@ -90,7 +89,8 @@ class CostModel:
         self._per_context = self._slope(samples)
         self._corrections: dict[int, Correction] = {}
         self._rounds = 0
-        self._gaps: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_GAPS))
+        # By octave of the batch, and whether the round drafted: then more is to be done between rounds.
+        self._gaps: dict[tuple[int, bool], deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_GAPS))
 
     def _slope(self, samples: Sequence[Sample]) -> float:
         """Seconds of verify that a token of context adds, a request; from the samples with a longer one."""
@@ -111,11 +111,10 @@ class CostModel:
             total += self._draft.seconds(shape.batch, _draft_rows(shape))
         return max(total, 1e-9)
 
-    def seconds(self, shape: RoundShape) -> float:
-        """What the next round of this shape should take, scheduling included."""
-        return self.measured(shape) * self._correction(shape.batch).factor(_kind(shape)) + self._gap(
-            shape.batch
-        )
+    def seconds(self, shape: RoundShape, hopeful: bool = False) -> float:
+        """What the next round of this shape should take, scheduling included; `hopeful` if it is hardly known."""
+        factor = self._correction(shape.batch).factor(_kind(shape), hopeful)
+        return self.measured(shape) * factor + self._gap(shape)
 
     def observe(self, shape: RoundShape, seconds: float, gap: float | None) -> None:
         """One live round: `seconds` in its stages, `gap` between the end of the last and its start (None: unknown,
@@ -128,11 +127,11 @@ class CostModel:
             self._corrections[octave] = Correction(Estimate(near, UNKNOWN_LEVEL))
         self._corrections[octave].observe(_kind(shape), seconds / self.measured(shape), self._rounds)
         if gap is not None:
-            self._gaps[octave].append(gap)
+            self._gaps[octave, shape.depth > 0].append(gap)
 
-    def levels(self) -> dict[int, float]:
-        """Live time over start-up time, by octave of the batch."""
-        return {octave: exp(c.level.mean) for octave, c in sorted(self._corrections.items())}
+    def report(self) -> dict[str, dict[str, float]]:
+        """Live time over start-up time: by the smallest batch of an octave, then as `Correction.report`."""
+        return {str(2 ** (octave - 1)): c.report() for octave, c in sorted(self._corrections.items())}
 
     def _correction(self, batch: int) -> Correction:
         if not self._corrections:
@@ -142,11 +141,12 @@ class CostModel:
         known = self._corrections[nearest]
         return known if nearest == own else Correction(known.level)
 
-    def _gap(self, batch: int) -> float:
+    def _gap(self, shape: RoundShape) -> float:
+        """The usual one of the nearest load where such rounds were seen, or any."""
+        drafted, own = shape.depth > 0, octave_of(shape.batch)
         if not self._gaps:
             return 0.0
-        own = octave_of(batch)
-        nearest = min(self._gaps, key=lambda octave: abs(octave - own))
+        nearest = min(self._gaps, key=lambda key: (key[1] != drafted, abs(key[0] - own)))
         return median(self._gaps[nearest])
 
 
