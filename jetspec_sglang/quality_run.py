@@ -15,6 +15,7 @@ from transformers import AutoConfig
 from .bench import interleave
 from .builtin.prompts import Prompt as Question
 from .compare import CompareError
+from .drafters.head_config import HeadConfig
 from .drafters.head_tensors import HeadError
 from .drafters.quality import cost
 from .drafters.quality.answers import greedy_answers
@@ -108,6 +109,7 @@ def _questions(prompts: list[Question], text: ChatText, room: int) -> list[list[
 
 
 def _described(head: LoadedHead, folder: Path) -> Head:
-    return Head(
-        folder=folder.name, drafter=head.model.config.drafter, drafted=head.depth, vocabulary=head.vocabulary
-    )
+    config = head.model.config
+    corrector = config.corrector if isinstance(config, HeadConfig) else None
+    drafter = config.drafter + (f" with a {corrector.kind} corrector" if corrector else "")
+    return Head(folder=folder.name, drafter=drafter, drafted=head.depth, vocabulary=head.vocabulary)

@@ -6,10 +6,12 @@ import torch
 from tiny_chat import write_tokenizer
 from transformers import AutoModelForCausalLM
 
+from jetspec_sglang.drafters.head_config import CorrectorConfig
 from jetspec_sglang.drafters.quality.heads import LoadedHead, load_head
 from jetspec_sglang.drafters.training.generate import TransformersGenerator
 
 LAYERS = 4
+CORRECTOR = CorrectorConfig(kind="gru", rank=8, state_size=16, candidates=24)
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +28,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {
         "causal": tiny.tiny_head(root / "causal", target_layers=LAYERS, block_size=5),
         "diffusion": tiny.tiny_head(root / "diffusion", target_layers=LAYERS, causal=False, seed=1),
+        "corrected": tiny.tiny_head(root / "corrected", target_layers=LAYERS, seed=2, corrector=CORRECTOR),
         "eagle": tiny.tiny_eagle_head(root / "eagle", draft_vocab=None, block_size=5),
     }
 
