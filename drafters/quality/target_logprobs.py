@@ -37,7 +37,7 @@ def branch_logprobs(model: Any, text: Tensor, anchors: list[int], branches: list
         position_ids=positions[None].to(device),
         use_cache=False,
     ).last_hidden_state[0]
-    ends = lengths.cumsum(0)
+    ends = lengths.cumsum(0).tolist()
     rows = torch.cat(
         [torch.cat((torch.tensor([a]), torch.arange(ends[i], ends[i + 1]))) for i, a in enumerate(anchors)]
     )
