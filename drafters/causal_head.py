@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .head_config import Head, HeadConfig
-from .path_corrector import PathCorrector
+from .path_corrector import make_corrector
 from .rms_norm import RMSNorm
 
 # Keys (normalised, rotated) and values of each layer, [b, kv_heads, T, d].
@@ -138,7 +138,7 @@ class CausalParallelHead(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = Rope(config.head_dim, config.rope_theta)
         if config.corrector is not None:
-            self.path_corrector = PathCorrector(config)
+            self.path_corrector = make_corrector(config)
 
     def context_kv(self, taps: Tensor, positions: Tensor) -> ContextKV:
         """Keys and values of committed tokens: taps [b, T, K*H], absolute positions [b, T].
@@ -151,7 +151,13 @@ class CausalParallelHead(nn.Module):
     def block_hidden(
         self, embeddings: Tensor, positions: Tensor, context_kv: ContextKV, mask: Tensor
     ) -> Tensor:
-        """Final-norm output [b, S, H] of block slots; the logits of slot j are ``lm_head(out[:, j])``.
+        """Final-norm output [b, S, H] of block slots; the logits of slot j are ``lm_head(out[:, j])``."""
+        return self.norm(self.block_residual(embeddings, positions, context_kv, mask))
+
+    def block_residual(
+        self, embeddings: Tensor, positions: Tensor, context_kv: ContextKV, mask: Tensor
+    ) -> Tensor:
+        """What the final norm reads, [b, S, H].
 
         embeddings [b, S, H]: the target's raw embeddings of anchor and masks; positions [b, S] absolute;
         mask [S, T+S] or [b, S, T+S] bool, True = may attend (``block_mask`` for a single block).
@@ -163,4 +169,8 @@ class CausalParallelHead(nn.Module):
         bias = bias[None, None] if mask.dim() == 2 else bias[:, None]
         for layer, context in zip(self.layers, context_kv, strict=True):
             x = layer(x, rope, context, bias)
-        return self.norm(x)
+        return x
+
+    def drafting(self, rows: Tensor) -> Tensor:
+        """Of the rows of whole blocks [..., B, H] those for depths 1, 2, ..., [..., B - 1, H]."""
+        return rows[..., :-1, :] if self.config.shifted else rows[..., 1:, :]

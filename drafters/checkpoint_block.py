@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checkpoint_corrector import parse_corrector, published_corrector
+from .checkpoint_corrector import parse_corrector, published_corrector, published_treeflash
 from .checkpoint_values import build, common_values, need, refuse_common
 from .head_config import HeadConfig
 from .head_tensors import HeadError
@@ -82,4 +82,5 @@ def published_block_config(config: HeadConfig) -> dict[str, Any]:
             **published_corrector(config),
         },
         "num_hidden_layers": config.layers,
+        **published_treeflash(config),
     }

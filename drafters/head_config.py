@@ -78,12 +78,13 @@ class CorrectorConfig(BaseModel):
     """What corrects a block head's rows by the path that leads to them; see `path_corrector`.
 
     ``gru`` remembers the path in a state of ``state_size`` numbers, ``mlp`` sees its last token alone, so it has
-    none. ``domino`` is a published Domino head's: a GRU whose last layer is a table over the vocabulary.
+    none. ``domino`` is a published Domino head's, a GRU whose last layer is a table over the vocabulary, and
+    ``treeflash`` a published TreeFlash head's, an MLP in front of the final norm, whose rank is the hidden size.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["gru", "mlp", "domino"]
+    kind: Literal["gru", "mlp", "domino", "treeflash"]
     rank: int = Field(ge=1)  # numbers in which a node and a candidate meet
     state_size: int | None = Field(None, ge=1)
     candidates: int = Field(ge=1)  # of a row, the likeliest, whose logits are corrected
@@ -91,8 +92,8 @@ class CorrectorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> CorrectorConfig:
-        if (self.state_size is None) != (self.kind == "mlp"):
-            raise ValueError("an mlp corrector has no state_size, and the others need one")
+        if (self.state_size is None) != (self.kind in ("mlp", "treeflash")):
+            raise ValueError("gru and domino correctors need a state_size, and the others have none")
         return self
 
 

@@ -26,22 +26,31 @@ def expected_shapes(config: Head) -> Shapes:
     layer = _layer(config, hidden) | norms
     shapes: Shapes = {"fc": (hidden, config.tap_width), "hidden_norm": (hidden,), "norm": (hidden,)}
     shapes |= {f"layers.{i}.{name}": shape for i in range(config.layers) for name, shape in layer.items()}
-    shapes |= {f"path_corrector.{name}": shape for name, shape in _corrector(config).items()}
-    return {f"{name}.weight": shape for name, shape in shapes.items()}
+    named = {f"{name}.weight": shape for name, shape in shapes.items()}
+    return named | {f"path_corrector.{name}": shape for name, shape in _corrector(config).items()}
 
 
 def _corrector(config: HeadConfig) -> Shapes:
-    """Of `path_corrector.PathCorrector`, if the head has one."""
-    own, hidden = config.corrector, config.hidden_size
+    """Of `path_corrector.PathCorrector` or `treeflash_corrector.TreeFlashCorrector`, if the head has one."""
+    own, hidden, inner = config.corrector, config.hidden_size, config.intermediate_size
     if own is None:
         return {}
+    if own.kind == "treeflash":
+        return {
+            "norm.weight": (hidden,),
+            "ug.weight": (2 * inner, 2 * hidden),
+            "ug.bias": (2 * inner,),
+            "d.weight": (hidden, inner),
+        }
     state, gated = own.state_size, own.kind == "mlp"
     shapes: Shapes = {"project": (own.rank * (2 if gated else 1), hidden + (state or hidden))}
     if state is not None:
         shapes |= {"inputs": (3 * state, hidden), "recurrence": (3 * state, state)}
     if own.kind == "domino":
-        return shapes | {"table": (config.vocab_size, own.rank)}
-    return shapes | {"norm": (hidden,), "keys": (own.rank, hidden)}
+        shapes["table"] = (config.vocab_size, own.rank)
+    else:
+        shapes |= {"norm": (hidden,), "keys": (own.rank, hidden)}
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
 def _autoregressive(config: AutoregressiveConfig) -> Shapes:

@@ -6,18 +6,19 @@ what is served. For the node whose children are drafted, the last token of whose
 
     state      gru, domino:  s = GRU(x(parent), s of the node above), zero above the anchor, which is read first
                mlp:          s = x(parent)
-    query      gru, domino:  q = silu(P [h; s])                    h: the block's output for this depth
-               mlp:          q = silu(g) * u,  [g; u] = P [h; s]
+    query      gru:          q = silu(P [h; s]) / sqrt(r)          h: the block's output for this depth
+               domino:       q = silu(P [h; s])
+               mlp:          q = silu(g) * u / sqrt(r),  [g; u] = P [h; s]
     candidate  gru, mlp:     k_c = K x(c);  domino: row c of a table
     logit      l_c + q . k_c
 
-x is the target's embedding, for gru and mlp normed. gru is the correction of Domino (arXiv 2605.29707) with
-candidates known by their embeddings instead of a table over the vocabulary; mlp is the idea of TreeFlash (arXiv
-2606.03819), a gated layer over block output and parent, here of low rank and in front of the logits. With K at
-zero, where training starts, the head is the uncorrected one.
+x is the target's embedding, for gru and mlp normed, which like the scaling keeps training steps of one size. gru is
+the correction of Domino (arXiv 2605.29707) with candidates known by their embeddings instead of a table over the
+vocabulary. mlp is the idea of TreeFlash (arXiv 2606.03819), a gated layer over block output and parent, here of low
+rank and in front of the logits. With K at zero, where training starts, the head is the uncorrected one.
 
-The first `skip` depths stay as they are. It is one in all published heads: the first row's parent is the anchor,
-which the block reads itself.
+The first `skip` depths stay as they are, one unless a head says otherwise: the first row's parent is the anchor, which
+the block reads itself. Published TreeFlash heads are another module, `treeflash_corrector`.
 
 Letters in shapes: r rank, s state size (H for mlp), C candidates, H hidden.
 """
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 
 from .head_config import HeadConfig
 from .rms_norm import RMSNorm
+from .treeflash_corrector import TreeFlashCorrector
 
 LIMIT = 60.0  # nats, of a correction; e^60 is still far from float32's end
 SMALLEST = 1e-7  # of a row's corrected mass, in units of its own mass
@@ -43,12 +45,12 @@ Embed = Callable[[Tensor], Tensor]
 class PathCorrector(nn.Module):
     """`state_dict()` is what a checkpoint holds under `path_corrector.`."""
 
+    reads_residual = False  # of the block's outputs, those behind the final norm
+
     def __init__(self, head: HeadConfig) -> None:
-        """Raises ValueError for a head without a corrector."""
         super().__init__()
         config = head.corrector
-        if config is None:
-            raise ValueError("this head has no path corrector")
+        assert config is not None  # `make_corrector` asks
         self.config, hidden = config, head.hidden_size
         size = config.state_size
         if size is not None:  # gates r, z, n, as torch's GRU has them, without biases
@@ -87,10 +89,13 @@ class PathCorrector(nn.Module):
     def queries(self, slots: Tensor, states: Tensor) -> Tensor:
         """[..., r], of nodes with states [..., s] whose children are at `slots`, as `of_slots` gives them."""
         projected = slots + F.linear(states, self.project.weight[:, self.hidden_size :])
-        if self.config.kind != "mlp":
+        if self.config.kind == "domino":
             return F.silu(projected)
+        scale = self.config.rank**-0.5
+        if self.config.kind == "gru":
+            return F.silu(projected) * scale
         gate, up = projected.chunk(2, dim=-1)
-        return F.silu(gate) * up
+        return F.silu(gate) * up * scale
 
     def candidates(self, ids: Tensor, embed: Embed) -> Tensor:
         """[..., r], of tokens [...] int64."""
@@ -100,6 +105,16 @@ class PathCorrector(nn.Module):
         if self.config.kind == "domino":
             return embedded.to(self.project.weight.dtype)
         return self.norm(embedded)
+
+
+Corrector = PathCorrector | TreeFlashCorrector
+
+
+def make_corrector(head: HeadConfig) -> Corrector:
+    """Of the kind that the head has. Raises ValueError for a head without one."""
+    if head.corrector is None:
+        raise ValueError("this head has no path corrector")
+    return TreeFlashCorrector(head) if head.corrector.kind == "treeflash" else PathCorrector(head)
 
 
 def corrections(queries: Tensor, candidates: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from jetspec_sglang.tree import DraftProposal
 
-from .path_corrector import Embed, PathCorrector, corrected, corrections
+from .path_corrector import Corrector, Embed, corrected, corrections
 
 
-def candidates_needed(corrector: PathCorrector, width: int, vocab_size: int) -> int:
+def candidates_needed(corrector: Corrector, width: int, vocab_size: int) -> int:
     """How many of a row's tokens `CorrectedExpander` must be given, so that it can answer with `width` of them."""
     return min(max(corrector.config.candidates, width), vocab_size)
 
@@ -21,10 +21,11 @@ class CorrectedExpander:
     """
 
     def __init__(
-        self, corrector: PathCorrector, embed: Embed, hidden: Tensor, block: DraftProposal, width: int
+        self, corrector: Corrector, embed: Embed, hidden: Tensor, block: DraftProposal, width: int
     ) -> None:
-        """hidden [B, D, H]: the block's outputs for each depth; block: its uncorrected rows [B, D, K], with K as
-        `candidates_needed` says. Answers have ``width`` candidates, and the entropy if ``block`` has it."""
+        """hidden [B, D, H]: what the corrector reads of the block's outputs for each depth; block: its uncorrected rows
+        [B, D, K], with K as `candidates_needed` says. Answers have ``width`` candidates, and the entropy if ``block``
+        has it."""
         self.corrector, self.embed, self.block, self.width = corrector, embed, block, width
         self.slots = corrector.of_slots(hidden)
         changed = block.token_ids[..., : corrector.config.candidates]

@@ -70,19 +70,19 @@ class Oracle:
         block = torch.tensor([[text[-1]] + [config.mask_token_id] * (length - 1)])
         slots = torch.arange(len(text) - 1, len(text) - 1 + length)[None]
         mask = block_mask(len(text) - 1, length, causal=config.causal)
-        hidden = self.head.block_hidden(self.embed(block), slots, context, mask)
-        hidden = hidden[:, :-1] if config.shifted else hidden[:, 1:]
-        logits, anchor = self.target.lm_head(hidden), torch.tensor(text[-1:])
+        residual = self.head.drafting(self.head.block_residual(self.embed(block), slots, context, mask))
+        logits, anchor = self.target.lm_head(self.head.norm(residual)), torch.tensor(text[-1:])
         if config.corrector is not None:
-            expand = self._corrected(hidden[0], logits[0], width)
+            expand = self._corrected(residual[0], logits[0], width)
             return build_tree_by_path(expand, anchor, budget, width=width, depth=depth)
         values, tokens = logits.log_softmax(-1).topk(width, dim=-1)
         return build_tree(DraftProposal(tokens, values), anchor, budget, depth=depth)
 
-    def _corrected(self, hidden: torch.Tensor, logits: torch.Tensor, width: int):
+    def _corrected(self, residual: torch.Tensor, logits: torch.Tensor, width: int):
         """An expander over the block's outputs [D, H] and logits [D, V]: each node's path is read from the anchor on,
         and its row is a softmax over the whole vocabulary, of which the block's own likeliest are drafted."""
         corrector, level = self.head.path_corrector, [[]]
+        hidden = self.head.norm(residual)
 
         def expand(tokens: torch.Tensor, parents: torch.Tensor, at: int) -> DraftProposal:
             nonlocal level
@@ -92,7 +92,10 @@ class Oracle:
             for path in level:
                 row = logits[at].clone()
                 likeliest = row.topk(max(corrector.config.candidates, width)).indices
-                if at >= corrector.config.skip:
+                if corrector.config.kind == "treeflash":
+                    known = likeliest[: corrector.config.candidates]
+                    row[known] = self._treeflash(residual[at], path[-1])[known]
+                elif at >= corrector.config.skip:
                     state = None
                     for token in path:
                         state = corrector.advance(torch.tensor(token), state, self.embed)
@@ -105,6 +108,14 @@ class Oracle:
             return DraftProposal(drafted, values)
 
         return expand
+
+    def _treeflash(self, residual: torch.Tensor, parent: int) -> torch.Tensor:
+        """Logits [V] of the output [H] moved by its parent."""
+        corrector = self.head.path_corrector
+        read = torch.cat([corrector.norm(self.embed(torch.tensor(parent))), self.head.norm(residual)])
+        up, gate = (corrector.ug.weight @ read + corrector.ug.bias).chunk(2)
+        moved = residual + corrector.d.weight @ (torch.nn.functional.silu(gate) * up)
+        return self.target.lm_head(self.head.norm(moved))
 
     def _grow(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
         """One pass of the head a depth. A node is a row behind the context's and those of its ancestors."""

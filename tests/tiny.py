@@ -73,8 +73,8 @@ def tiny_head(
     )
     head = CausalParallelHead(config)
     if corrector is not None:  # a new one would change nothing
-        last = head.path_corrector.table if corrector.kind == "domino" else head.path_corrector.keys
-        torch.nn.init.normal_(last.weight)
+        last = {"domino": "table", "treeflash": "d"}.get(corrector.kind, "keys")
+        torch.nn.init.normal_(getattr(head.path_corrector, last).weight)
     write_head(folder, config, head.state_dict(), "A random head for tests.")
     return folder
 

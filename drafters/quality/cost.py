@@ -25,8 +25,7 @@ from jetspec_sglang.tree import Expander
 
 from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead, block_mask
-from ..path_expander import CorrectedExpander, candidates_needed
-from ..training.evaluate import candidate_rows
+from ..training.evaluate import expanders_of
 from ..training.expander import PathExpander
 from ..training.generate import SlabCache, TransformersGenerator
 from ..training.target import decoder
@@ -151,12 +150,9 @@ class Bench:
             return top_k_logprobs(out[0, 1:] @ self.lm_head.T, head.width)[1]
 
         def run_corrected() -> Tensor:
-            corrector = model.path_corrector
-            hidden = model.block_hidden(self.embedding[ids], positions[:, context:], kv, mask)[:, 1:]
-            kept = candidates_needed(corrector, head.width, len(self.lm_head))
-            rows = candidate_rows(hidden, self.lm_head, kept)
-            expander = CorrectedExpander(corrector, lambda at: self.embedding[at], hidden, rows, head.width)
-            return _likeliest_path(expander, ids[:, 0], drafted)
+            residuals = model.block_residual(self.embedding[ids], positions[:, context:], kv, mask)
+            make = expanders_of(model, model.drafting(residuals), self.embedding, self.lm_head)
+            return _likeliest_path(make(head.width), ids[:, 0], drafted)
 
         return run if model.config.corrector is None else run_corrected
 

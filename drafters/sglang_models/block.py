@@ -22,10 +22,10 @@ from jetspec_sglang.kernels.top_k import top_k_entropy, top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
 from ..checkpoint_block import ARCHITECTURE, parse_block_config
-from ..checkpoint_corrector import our_names
+from ..checkpoint_corrector import TREEFLASH, our_names
 from ..contract import CommittedTokens, DrafterSpec
 from ..head_config import HeadConfig
-from ..path_corrector import PathCorrector
+from ..path_corrector import make_corrector
 from ..path_expander import CorrectedExpander, candidates_needed
 from .block_input import DraftBlockInput
 
@@ -45,11 +45,16 @@ class BlockModel(DFlashDraftModel):
             config.dflash_config = config.dflash_config | {"projector_type": None}
         super().__init__(config, quant_config, prefix)
         if head.corrector is not None:
-            self.path_corrector = PathCorrector(head)
+            self.path_corrector = make_corrector(head)
+            if self.path_corrector.reads_residual:
+                self.norm.register_forward_hook(self._keep_residual)
         self._target_embedding: list[nn.Module] = []  # in a list: its parameters are not ours
         for layer in self.layers:
             # The fused table kernel is Triton; without it the module takes the plain operations.
             layer.self_attn.use_table_qk_norm_rope &= torch.cuda.is_available()
+
+    def _keep_residual(self, _norm: nn.Module, _inputs: tuple, output: tuple) -> None:
+        self.residual = output[1]  # [rows, H], with what the last layer added to it
 
     def share_embedding(self, embedding: nn.Module) -> None:
         self._target_embedding = [embedding]
@@ -83,7 +88,7 @@ class BlockDrafter:
         target_worker,
         attention_backend: str,
     ) -> None:
-        ModelRegistry.models[ARCHITECTURE] = BlockModel
+        ModelRegistry.models |= {ARCHITECTURE: BlockModel, TREEFLASH: BlockModel}
         target = target_worker.model_runner
         bundle = build_draft_tp_worker(
             server_args=server_args,
@@ -98,6 +103,9 @@ class BlockDrafter:
         self.model = bundle.draft_model
         self.model.share_embedding(target.model.get_input_embeddings())
         self.lm_head = target.model.lm_head
+        if head.corrector is not None and head.corrector.kind == "treeflash":
+            lm_head = self.lm_head
+            self.model.path_corrector.share(self.model.norm.weight, lambda ids: lm_head.weight[ids])
         self.head = head
         self.width = width
         self.spec = DrafterSpec.of_head(head, depth, target.model_config.num_hidden_layers)
@@ -163,8 +171,12 @@ class BlockDrafter:
             return_hidden_states_before_norm=False,
         )
         hidden = self.runner.forward(forward_batch).logits_output.hidden_states
-        hidden = hidden.view(len(anchors), length, -1)
-        return hidden[:, :-1] if self.head.shifted else hidden[:, 1:]
+        return self._drafted(hidden, length)
+
+    def _drafted(self, rows: torch.Tensor, length: int) -> torch.Tensor:
+        """Of rows [B * L, H] those that draft a depth, [B, L - 1, H]."""
+        rows = rows.view(-1, length, rows.shape[-1])
+        return rows[:, :-1] if self.head.shifted else rows[:, 1:]
 
     def _rows(self, hidden: torch.Tensor, kept: int, entropy: bool) -> DraftProposal:
         """The `kept` likeliest tokens behind each of the outputs [B, D, H]."""
@@ -197,4 +209,6 @@ class CorrectedBlock:
         hidden = drafter._block(anchors, self.slots, self.batch)
         kept = candidates_needed(corrector, self.width, drafter.head.vocab_size)
         block = drafter._rows(hidden, kept, self.entropy)
+        if corrector.reads_residual:
+            hidden = drafter._drafted(drafter.model.residual, self.slots.shape[1])
         return CorrectedExpander(corrector, drafter.model.forward_embed, hidden, block, self.width)

@@ -74,8 +74,10 @@ class HeadShape(_Strict):
                 raise ValueError("an autoregressive head knows its path: drop `corrector`")
         elif self.mask_token_id is None:
             raise ValueError(f"a {self.drafter} head drafts from masks: set `mask_token_id`")
-        if self.corrector is not None and self.corrector.kind == "domino":
-            raise ValueError("Domino heads are read, not trained: set corrector.kind to gru or mlp")
+        if self.corrector is not None and self.corrector.kind not in ("gru", "mlp"):
+            raise ValueError(
+                f"{self.corrector.kind} heads are read, not trained: set corrector.kind to gru or mlp"
+            )
         return self
 
 

@@ -46,9 +46,9 @@ class CorrectedStudent(Student):
 
     def __init__(self, head: Any, embedding: Tensor, frozen: bool) -> None:
         super().__init__(head, embedding)
-        self.corrector: list[PathCorrector] = [
-            head.path_corrector
-        ]  # in a list: it is registered as the head's
+        assert isinstance(head.path_corrector, PathCorrector)  # no other kind is trained
+        # In a list: it is registered as the head's.
+        self.corrector: list[PathCorrector] = [head.path_corrector]
         self.frozen = frozen
         if frozen:
             for name, weight in head.named_parameters():

@@ -23,6 +23,7 @@ from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead
 from ..head_config import FRONTIER
 from ..path_expander import CorrectedExpander, candidates_needed
+from ..treeflash_corrector import TreeFlashCorrector
 from .batch import block_slots, text_behind
 from .expander import PathExpander
 from .shards import Ref, Sequence
@@ -114,13 +115,13 @@ def draft(
         return ids[:, :, 0], build_tree(DraftProposal(ids, logprobs), roots, max(BUDGETS))
 
     depth = head.config.block_size - 1
-    expander = corrected_expanders(head, embedding, lm_head, sequence, anchors)
-    tree = grown(expander(width), roots.to(device), width, depth, None)
-    chain = expander(1)
+    expanders = corrected_expanders(head, embedding, lm_head, sequence, anchors)
+    tree = grown(expanders(width), roots.to(device), width, depth, None)
+    chain = expanders(1)
     path = text_behind(sequence, anchors, depth).to(device)
     only = torch.zeros_like(path[:, :1])  # one node a level, whose parent is the only one above
-    best = [chain(path[:, k, None], only, k).token_ids[:, 0, 0] for k in range(depth)]
-    return torch.stack(best, dim=1).cpu(), tree
+    behind = [chain(path[:, k, None], only, k).token_ids[:, 0, 0] for k in range(depth)]
+    return torch.stack(behind, dim=1).cpu(), tree
 
 
 def corrected_expanders(
@@ -128,10 +129,20 @@ def corrected_expanders(
 ) -> Callable[[int], CorrectedExpander]:
     """What makes expanders of a width up to `WIDTH` behind anchors [A], a fresh one each time; of a head with a path
     corrector."""
-    hidden = block_outputs(head, embedding, sequence, anchors, lm_head.device)
-    corrector = head.path_corrector
+    return expanders_of(head, block_residuals(head, embedding, sequence, anchors), embedding, lm_head)
+
+
+def expanders_of(
+    head: CausalParallelHead, residuals: Tensor, embedding: Tensor, lm_head: Tensor
+) -> Callable[[int], CorrectedExpander]:
+    """The same from what the final norm reads for each depth, [A, D, H]."""
+    corrector, hidden = head.path_corrector, head.norm(residuals)
     rows = candidate_rows(hidden, lm_head, candidates_needed(corrector, WIDTH, len(lm_head)))
-    return lambda width: CorrectedExpander(corrector, lambda ids: embedding[ids], hidden, rows, width)
+    read = hidden
+    if isinstance(corrector, TreeFlashCorrector):
+        corrector.share(head.norm.weight, lambda ids: lm_head[ids])
+        read = residuals
+    return lambda width: CorrectedExpander(corrector, lambda ids: embedding[ids], read, rows, width)
 
 
 def grown(expander: Expander, roots: Tensor, width: int, depth: int, frontier: int | None) -> TokenTree:
@@ -150,21 +161,21 @@ def draft_blocks(
 ) -> tuple[Tensor, Tensor]:
     """Candidates of the block alone after anchors [A]: ids [A, B-1, width] int64 and full-vocabulary log-probs,
     float32."""
-    rows = candidate_rows(block_outputs(head, embedding, sequence, anchors, lm_head.device), lm_head, width)
+    rows = candidate_rows(head.norm(block_residuals(head, embedding, sequence, anchors)), lm_head, width)
     return rows.token_ids.cpu(), rows.logprobs.cpu()
 
 
-def block_outputs(
-    head: CausalParallelHead, embedding: Tensor, sequence: Sequence, anchors: Tensor, device: torch.device
+def block_residuals(
+    head: CausalParallelHead, embedding: Tensor, sequence: Sequence, anchors: Tensor
 ) -> Tensor:
-    """[A, B-1, H], of the depths after anchors [A]."""
-    config, context = head.config, int(anchors[-1])
+    """What the final norm reads for the depths after anchors [A], [A, B-1, H]."""
+    config, device, context = head.config, embedding.device, int(anchors[-1])
     slots, _ = block_slots([sequence], [[(a, config.block_size - 1) for a in anchors.tolist()]], config)
     mask = slots.mask(context, config.causal).to(device)
     taps = sequence.taps[None, :context].to(device, head.fc.weight.dtype)
     kv = head.context_kv(taps, torch.arange(context, device=device)[None])
-    out = head.block_hidden(embedding[slots.ids.to(device)], slots.positions.to(device), kv, mask)
-    return out[0].unflatten(0, (len(anchors), config.block_size))[:, 1:]
+    out = head.block_residual(embedding[slots.ids.to(device)], slots.positions.to(device), kv, mask)
+    return head.drafting(out[0].unflatten(0, (len(anchors), config.block_size)))
 
 
 def candidate_rows(hidden: Tensor, lm_head: Tensor, width: int) -> DraftProposal:

@@ -15,6 +15,7 @@ from jetspec_sglang.drafters.contract import (
     PathDrafter,
     ServedDrafter,
 )
+from jetspec_sglang.drafters.head_config import CorrectorConfig
 from jetspec_sglang.drafters.registry import DRAFTERS, ENTRY_POINT_GROUP
 from jetspec_sglang.tree.registry import Registry
 
@@ -27,13 +28,14 @@ HEADS = {
     "causal_parallel": head_config(),
     "diffusion": head_config(causal=False),
     "autoregressive": eagle_config(),
+    "with a corrector": head_config(corrector=CorrectorConfig(kind="mlp", rank=4, candidates=8)),
 }
 PROTOCOLS = {"marginal": MarginalDrafter, "path": PathDrafter}
 
 
 @pytest.fixture(params=HEADS)
 def drafter(request, monkeypatch):
-    factory = DRAFTERS.get(request.param)
+    factory = DRAFTERS.get(HEADS[request.param].drafter)
     model = SimpleNamespace(
         layers=[],
         share_embedding=lambda embedding: None,
@@ -59,12 +61,12 @@ def drafter(request, monkeypatch):
 
 
 def test_the_table_of_drafters():
-    assert set(HEADS) <= set(DRAFTERS)
+    assert {head.drafter for head in HEADS.values()} <= set(DRAFTERS)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_signatures_are_those_of_the_contract(name):
-    factory = DRAFTERS.get(name)
+    factory = DRAFTERS.get(HEADS[name].drafter)
     assert parameters(factory) == parameters(DrafterFactory.__call__)
     conditioning = DrafterSpec.of_head(HEADS[name], 3, 4).conditioning
     asked = {"marginal": MarginalDrafter.propose, "path": PathDrafter.expander}[conditioning]
@@ -74,8 +76,8 @@ def test_signatures_are_those_of_the_contract(name):
 
 def test_a_drafter_has_what_the_worker_uses(drafter):
     assert isinstance(drafter, PROTOCOLS[drafter.spec.conditioning])
-    assert drafter.spec == DrafterSpec.of_head(HEADS[drafter.spec.name], 3, 4)
-    assert drafter.slots(3) == HEADS[drafter.spec.name].slots(3)
+    assert drafter.spec == DrafterSpec.of_head(drafter.head, 3, 4)
+    assert drafter.slots(3) == drafter.head.slots(3)
 
 
 def test_a_drafter_that_lacks_something_is_no_served_drafter(drafter):

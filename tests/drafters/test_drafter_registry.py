@@ -4,6 +4,7 @@ import pytest
 from tiny_heads import eagle_config, head_config
 
 from jetspec_sglang.drafters.contract import DrafterSpec
+from jetspec_sglang.drafters.head_config import CorrectorConfig
 from jetspec_sglang.tree import registry
 from jetspec_sglang.tree.registry import Registry, RegistryError
 
@@ -45,6 +46,10 @@ def test_spec_says_the_truth_of_each_kind():
     whole = DrafterSpec.of_head(head_config(causal=False), 3, 4)
     assert (whole.name, whole.conditioning, whole.causal) == ("diffusion", "marginal", False)
     assert (whole.block_length, whole.forwards_per_round) == (5, 1)
+    corrector = CorrectorConfig(kind="gru", rank=4, state_size=4, candidates=8)
+    corrected = DrafterSpec.of_head(head_config(corrector=corrector), 3, 4)
+    assert (corrected.name, corrected.conditioning, corrected.causal) == ("causal_parallel", "path", True)
+    assert (corrected.block_length, corrected.forwards_per_round) == (4, 1)
     by_path = DrafterSpec.of_head(eagle_config(), 3, 4)
     assert (by_path.name, by_path.conditioning) == ("autoregressive", "path")
     assert (by_path.block_length, by_path.forwards_per_round, by_path.mask_token_id) == (4, 3, None)

@@ -18,7 +18,7 @@ from jetspec_sglang.drafters.checkpoint import (
     read_head_config,
     write_head,
 )
-from jetspec_sglang.drafters.checkpoint_corrector import DOMINO_CANDIDATES, DOMINO_NAMES
+from jetspec_sglang.drafters.checkpoint_corrector import DOMINO_NAMES, PUBLISHED_CANDIDATES
 from jetspec_sglang.drafters.head_config import CorrectorConfig
 
 
@@ -56,7 +56,11 @@ CORRECTED = {
     "domino": head_config(
         causal=False,
         shifted=True,
-        corrector=CorrectorConfig(kind="domino", rank=4, state_size=6, candidates=DOMINO_CANDIDATES),
+        corrector=CorrectorConfig(kind="domino", rank=4, state_size=6, candidates=PUBLISHED_CANDIDATES),
+    ),
+    "treeflash": head_config(
+        causal=False,
+        corrector=CorrectorConfig(kind="treeflash", rank=32, candidates=PUBLISHED_CANDIDATES, skip=0),
     ),
 }
 
@@ -82,11 +86,12 @@ def test_other_tools_find_the_plain_head(corrected):
     """Without the corrector's tensors and key, everything is there."""
     folder, config = corrected
     tensors = load_file(folder / "model.safetensors")
-    kept = {n: t for n, t in tensors.items() if not n.startswith(("path_corrector.", *DOMINO_NAMES))}
+    theirs = ("path_corrector.", "ar_approximation.", *DOMINO_NAMES)
+    kept = {n: t for n, t in tensors.items() if not n.startswith(theirs)}
     save_file(kept, folder / "model.safetensors")
     with pytest.raises(HeadError, match=r"missing tensors path_corrector\."):
         load_head_tensors(folder)
-    edit(folder, dflash_config={"path_corrector": None, "projector_type": None})
+    edit(folder, dflash_config={"path_corrector": None, "projector_type": None}, treeflash_config=None)
     plain = config.model_copy(update={"corrector": None, "shifted": False})
     assert read_head_config(folder) == plain
     CausalParallelHead(plain).load_state_dict(load_head_tensors(folder))
@@ -121,10 +126,19 @@ def test_a_published_domino_head_is_read(tmp_path):
     ("kind", "changes", "message"),
     [
         ("gru", {"path_corrector": {"kind": "lstm", "rank": 4, "candidates": 9}}, "path_corrector: kind"),
-        ("gru", {"path_corrector": {"kind": "gru", "rank": 4, "candidates": 9}}, "the others need one"),
+        (
+            "gru",
+            {"path_corrector": {"kind": "gru", "rank": 4, "candidates": 9}},
+            "gru and domino correctors need a state_size",
+        ),
         ("gru", {"path_corrector": {"kind": "mlp", "rank": 4, "candidates": 9, "bias": 1}}, "bias: Extra"),
         ("gru", {"path_corrector": ["gru"]}, "path_corrector"),
-        ("gru", {"projector_type": "domino"}, "without path_corrector"),
+        ("gru", {"projector_type": "domino"}, "path_corrector and projector_type name several"),
+        (
+            "gru",
+            {"path_corrector": {"kind": "treeflash", "rank": 4, "candidates": 9}},
+            "in its own format alone",
+        ),
         ("mlp", {"path_corrector": {"kind": "mlp", "rank": 4, "candidates": 9, "skip": 4}}, "skips 4 depths"),
         ("domino", {"projector_type": "dspark"}, "projector_type 'dspark' is not supported"),
         ("domino", {"gru_hidden_dim": None}, "needs the key gru_hidden_dim"),
@@ -139,10 +153,31 @@ def test_faults_of_a_corrector_are_named(tmp_path, kind, changes, message):
         read_head_config(tmp_path)
 
 
-def test_a_treeflash_head_is_refused_with_the_way_out(head):
-    edit(head, treeflash_config={"ar_approximation": "swiglu", "candidate_tokens": 16})
-    with pytest.raises(HeadError, match=r"TreeFlash .* train a corrector of kind mlp"):
-        read_head_config(head)
+def test_a_published_treeflash_head_is_read(tmp_path):
+    """The keys and names of the authors' module."""
+    config = CORRECTED["treeflash"]
+    write_head(tmp_path, config, CausalParallelHead(config).state_dict(), "")
+    raw = json.loads((tmp_path / "config.json").read_text())
+    assert raw["architectures"] == ["TreeFlashDraftModel"]
+    assert raw["treeflash_config"] == {"ar_approximation": "swiglu"}
+    tensors = load_file(tmp_path / "model.safetensors")
+    shapes = {n: list(t.shape) for n, t in tensors.items() if not n.startswith("model.layers.")}
+    assert shapes == {
+        "model.fc.weight": [32, 64],
+        "model.hidden_norm.weight": [32],
+        "model.norm.weight": [32],
+        "ar_approximation.ug.weight": [96, 64],
+        "ar_approximation.ug.bias": [96],
+        "ar_approximation.d.weight": [32, 48],
+        "ar_approximation.norm.weight": [32],
+    }
+    edit(tmp_path, treeflash_config=None, ar_approximation="swiglu")
+    assert read_head_config(tmp_path) == config
+    plain = {n: t for n, t in tensors.items() if n.startswith("model.")}
+    save_file(plain, tmp_path / "model.safetensors")
+    edit(tmp_path, ar_approximation=None, treeflash_config={"ar_approximation": None})
+    assert read_head_config(tmp_path).corrector is None
+    assert load_head_tensors(tmp_path).keys() == {n.removeprefix("model.") for n in plain}
 
 
 def test_transformers_reads_the_config(head):

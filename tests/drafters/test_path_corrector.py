@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiny_data import head_config
 
 from jetspec_sglang.drafters.head_config import CorrectorConfig
-from jetspec_sglang.drafters.path_corrector import PathCorrector, corrected, corrections
+from jetspec_sglang.drafters.path_corrector import PathCorrector, corrected, corrections, make_corrector
 from jetspec_sglang.drafters.path_expander import CorrectedExpander, candidates_needed
 from jetspec_sglang.kernels.top_k import top_k_entropy
 from jetspec_sglang.tree import DraftProposal, build_tree, build_tree_by_path
@@ -80,6 +80,8 @@ def row(module: PathCorrector, request: int, path: list[int]) -> torch.Tensor:
         query = torch.nn.functional.silu(gate) * up
     else:
         query = torch.nn.functional.silu(projected)
+    if config.kind != "domino":
+        query = query / math.sqrt(config.rank)
     likeliest = logits.topk(config.candidates).indices
     logits[likeliest] += known[likeliest] @ query
     return logits.log_softmax(-1)
@@ -204,6 +206,33 @@ def test_entropy_is_that_of_the_corrected_row(kind):
                 assert float(second.entropy[request, node]) == pytest.approx(expected, abs=1e-3)
 
 
+def test_with_all_candidates_a_treeflash_head_is_its_authors():
+    """Their row of a node is lm_head(norm(h + d(silu(g) * u))), over the whole vocabulary."""
+    torch.manual_seed(4)
+    config = head_config(
+        corrector=CorrectorConfig(kind="treeflash", rank=HIDDEN, candidates=VOCAB, skip=0), causal=False
+    )
+    module, final, lm_head = make_corrector(config), torch.rand(HIDDEN) + 0.5, torch.randn(VOCAB, HIDDEN)
+    torch.nn.init.normal_(module.d.weight)
+    module.share(final, lambda ids: lm_head[ids])
+
+    def norm(x):
+        return torch.nn.functional.rms_norm(x, (HIDDEN,), final, 1e-6)
+
+    logprobs, ids = (norm(HIDDEN_ROWS) @ lm_head.T).log_softmax(-1).sort(-1, descending=True)
+    rows = CorrectedExpander(module, embed, HIDDEN_ROWS, DraftProposal(ids, logprobs), VOCAB)
+    with torch.no_grad():
+        for depth, parents in enumerate((ANCHORS[:, None], torch.tensor([[4, 9, 11], [8, 80, 2]]))):
+            got = rows(parents, torch.zeros_like(parents), depth)
+            h = HIDDEN_ROWS[:, depth, None].expand(-1, parents.shape[1], -1)
+            read = torch.cat((module.norm(embed(parents)), norm(h)), -1)
+            u, g = module.ug(read).chunk(2, -1)
+            logits = norm(h + module.d(torch.nn.functional.silu(g) * u)) @ lm_head.T
+            exact = logits.log_softmax(-1).gather(-1, got.token_ids)
+            torch.testing.assert_close(got.logprobs, exact, rtol=1e-4, atol=1e-4)
+    assert (got.logprobs.exp().sum(-1) - 1).abs().max() < 1e-4
+
+
 def test_rows_without_entropy_have_none():
     module = corrector("gru")
     rows = CorrectedExpander(module, embed, HIDDEN_ROWS, replace(block(12), entropy=None), 4)
@@ -214,4 +243,4 @@ def test_rows_without_entropy_have_none():
 
 def test_a_head_without_a_corrector_makes_none():
     with pytest.raises(ValueError, match="no path corrector"):
-        PathCorrector(head_config())
+        make_corrector(head_config())

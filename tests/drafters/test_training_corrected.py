@@ -208,7 +208,7 @@ def test_a_corrected_head_is_a_start_for_its_own_kind(finished, target_folder, d
         ({"head": corrected_head("mlp") | {"corrector": {"kind": "mlp"}}}, "rank"),
         (
             {"head": head_settings() | {"corrector": corrector("gru") | {"kind": "domino"}}},
-            "Domino heads are read, not trained",
+            "domino heads are read, not trained",
         ),
         (
             {"head": head_settings("autoregressive") | {"corrector": corrector("gru")}},

@@ -12,7 +12,7 @@ import requests
 import tiny
 from oracle import Oracle
 
-from jetspec_sglang.drafters.checkpoint_corrector import DOMINO_CANDIDATES
+from jetspec_sglang.drafters.checkpoint_corrector import PUBLISHED_CANDIDATES
 from jetspec_sglang.drafters.head_config import CorrectorConfig
 
 pytestmark = pytest.mark.server
@@ -21,7 +21,8 @@ BUDGET, WIDTH, DEPTH = 16, 6, 4
 COMMON = ("--skip-tokenizer-init", "--dtype", "float32", "--chunked-prefill-size", "64", "--random-seed", "1")
 GRU = CorrectorConfig(kind="gru", rank=8, state_size=12, candidates=20)
 MLP = CorrectorConfig(kind="mlp", rank=8, candidates=4, skip=0)  # fewer than the width
-DOMINO = CorrectorConfig(kind="domino", rank=8, state_size=12, candidates=DOMINO_CANDIDATES)
+DOMINO = CorrectorConfig(kind="domino", rank=8, state_size=12, candidates=PUBLISHED_CANDIDATES)
+TREEFLASH = CorrectorConfig(kind="treeflash", rank=64, candidates=PUBLISHED_CANDIDATES, skip=0)
 HEADS = {
     "causal_parallel": lambda folder: tiny.tiny_head(folder, seed=3, target_layers=4),
     "diffusion": lambda folder: tiny.tiny_head(folder, seed=3, causal=False, target_layers=4),
@@ -31,6 +32,9 @@ HEADS = {
     ),
     "domino": lambda folder: tiny.tiny_head(
         folder, seed=3, causal=False, target_layers=4, corrector=DOMINO, shifted=True
+    ),
+    "treeflash": lambda folder: tiny.tiny_head(
+        folder, seed=3, causal=False, target_layers=4, corrector=TREEFLASH
     ),
     "autoregressive": lambda folder: tiny.tiny_eagle_head(folder, seed=3),
     "autoregressive, target's lm_head": lambda folder: tiny.tiny_eagle_head(folder, seed=3, draft_vocab=None),
