@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
-from jetspec_sglang.tree import DraftProposal, Expander
+from jetspec_sglang.tree import DraftProposal, Expander, TokenTree
 
 from .head_config import AnyHead, AutoregressiveConfig, HeadConfig
+from .no_head import NoHead
 
 
 @dataclass(frozen=True)
@@ -18,11 +21,12 @@ class DrafterSpec:
 
     ``conditioning`` tells the truth about the proposal's rows: "marginal" is one row a depth, shared by all
     nodes of that depth (released JetSpec and DFlash heads: the head never sees a drafted token); "path" is
-    a row that depends on the drafted tokens above it (autoregressive heads, and block heads with a corrector).
+    a row that depends on the drafted tokens above it (autoregressive heads, and block heads with a corrector);
+    "retrieved" is no row at all, but branches that were found in texts.
     """
 
     name: str
-    conditioning: Literal["marginal", "path"]
+    conditioning: Literal["marginal", "path", "retrieved"]
     causal: bool  # a block may be cut or extended without changing its first rows
     block_length: int  # the depth it drafts, and one for the anchor
     target_layer_ids: tuple[int, ...]
@@ -34,7 +38,7 @@ class DrafterSpec:
             raise ValueError(
                 f"block_length is {self.block_length}, but a block holds the anchor and >= 1 draft"
             )
-        if self.forwards_per_round < 1:
+        if self.forwards_per_round < 1 and self.conditioning != "retrieved":
             raise ValueError(
                 f"forwards_per_round is {self.forwards_per_round}, but drafting takes at least one"
             )
@@ -53,11 +57,24 @@ class DrafterSpec:
             forwards_per_round=depth if isinstance(head, AutoregressiveConfig) else 1,
         )
 
+    @classmethod
+    def of_retrieval(cls, name: str, depth: int) -> DrafterSpec:
+        """Of a drafter without a model, where trees are up to `depth` deep."""
+        return cls(
+            name=name,
+            conditioning="retrieved",
+            causal=True,
+            block_length=depth + 1,
+            target_layer_ids=(),
+            mask_token_id=None,
+            forwards_per_round=0,
+        )
+
 
 class CommittedTokens(NamedTuple):
     """T tokens that were committed, of any requests. A slot is there once, unless it is the sink."""
 
-    taps: Tensor  # [T, K*H], the target's features
+    taps: Tensor  # [T, K*H], the target's features; H is 0 where no head reads any
     slots: Tensor  # [T] int64, where the target's K/V of the token lies
     positions: Tensor  # [T] int64, absolute
     tokens: Tensor  # [T] int64
@@ -74,7 +91,7 @@ class ServedDrafter(Protocol):
 
     spec: DrafterSpec
     worker: Any  # SGLang's worker of the drafter: memory pool, attention backend and graphs are set up by it
-    runner: Any  # its model runner; weight updates go there
+    runner: Any  # its model runner; weight updates go there. Both None where there is no model
 
     def slots(self, depth: int) -> int:
         """How many scratch slots a request needs where `depth` depths are drafted: at most `Head.slots`."""
@@ -118,13 +135,51 @@ class PathDrafter(ServedDrafter, Protocol):
         """
 
 
+@runtime_checkable
+class RetrievalDrafter(ServedDrafter, Protocol):
+    """A drafter whose `spec.conditioning` is "retrieved". It costs no forward, so it is asked every round.
+
+    grown: the tokens that each request's text has grown by from one call of `branches` to the last, the anchor last;
+    [] for those with a budget of 1.
+    """
+
+    grown: Sequence[np.ndarray]
+
+    def branches(
+        self,
+        anchors: Tensor,
+        batch: Any,
+        budgets: Sequence[int],
+        depths: Sequence[int],
+        shown: Sequence[bool],
+    ) -> TokenTree:
+        """Trees below ``anchors`` [B] int64 of at most ``budgets[b]`` nodes, root included, ``depths[b]`` deep.
+
+        ``shown[b]``: somebody looks at the drafts of request b, so nothing in them may come from other requests.
+
+        They lie on the host. `logprob` is the logarithm of a node's chance to be accepted, as earlier rounds teach
+        it: such nodes compete with those of a head. There are as many slots as the largest tree needs, so where
+        nothing is found, nothing is verified in vain. A batch without requests, as dry runs have it, gets roots in
+        as many slots as the largest budget.
+        """
+
+    def finished(self, rid: str) -> None:
+        """A request of that id has ended."""
+
+    def clear(self) -> None:
+        """Forget all that is kept of requests that have ended."""
+
+    def report(self) -> dict[str, Any]:
+        """Plain values for `/server_info`: memory, and what became of drafts."""
+
+
 class DrafterFactory(Protocol):
     """What a name in the registry stands for; usually the drafter's class."""
 
     def __call__(
         self,
         *,
-        head: AnyHead,
+        head: AnyHead | NoHead,
         width: int,  # candidates a depth
         depth: int,  # depths that a proposal covers, less than the head's block_size
         server_args: Any,

@@ -19,6 +19,7 @@ DRAFTERS = Registry(
         "causal_parallel": "jetspec_sglang.drafters.sglang_models.block:BlockDrafter",
         "diffusion": "jetspec_sglang.drafters.sglang_models.block:BlockDrafter",
         "autoregressive": "jetspec_sglang.drafters.sglang_models.autoregressive:AutoregressiveDrafter",
+        "suffix": "jetspec_sglang.drafters.suffix.served:SuffixDrafter",
     },
     entry_point_group=ENTRY_POINT_GROUP,
 )

@@ -41,11 +41,9 @@ class JetSpecAlgo(CustomSpecAlgo):
         """N tree nodes for the target, the rows of its forward for the drafter."""
         if not is_draft_worker:
             return num_draft_tokens
-        from sglang.srt.runtime_context import get_spec
+        from .served_head import drafted_depth, served_head
 
-        from .served_head import served_head
-
-        return served_head().rows(get_spec().speculative_num_steps)
+        return served_head().rows(drafted_depth())
 
     def handle_server_args(self, server_args) -> None:
         from .resolve import resolve_server_args

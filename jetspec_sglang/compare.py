@@ -105,11 +105,11 @@ def common_flags(target: Path, dtype: str, pool_tokens: int = POOL_TOKENS) -> li
     ]
 
 
-def jetspec_flags(head: Path, budget: int, width: int | None = None) -> list[str]:
-    """What makes a server a JETSPEC server. `width` 1 drafts a chain."""
+def jetspec_flags(head: Path | None, budget: int, width: int | None = None) -> list[str]:
+    """What makes a server a JETSPEC server. `width` 1 drafts a chain. head: None for a drafter without one."""
     flags = [
         *("--speculative-algorithm", "JETSPEC"),
-        *("--speculative-draft-model-path", str(head)),
+        *(() if head is None else ("--speculative-draft-model-path", str(head))),
         *("--speculative-num-draft-tokens", str(budget)),
     ]
     return flags if width is None else [*flags, "--speculative-eagle-topk", str(width)]
@@ -127,11 +127,26 @@ def model_folders(target: Path | None, head: Path | None) -> tuple[Path, Path]:
         _check_model_folder(target, "--target")
     try:
         head = head or builtin_head()  # first, as it costs nothing to find out
-        read_head(head)
-        target = target or builtin_target()
-        _check_fit(head, target)
-        return target, head
-    except (BuiltinHeadError, BuiltinTargetError) as error:
+    except BuiltinHeadError as error:
+        raise CompareError(str(error)) from error
+    read_head(head)
+    target = target_folder(target)
+    _check_fit(head, target)
+    return target, head
+
+
+def target_folder(target: Path | None) -> Path:
+    """The user's, checked, or the built-in one, which may have to be converted first.
+
+    Raises:
+        CompareError: the folder is missing or holds something else.
+    """
+    if target is not None:
+        _check_model_folder(target, "--target")
+        return target
+    try:
+        return builtin_target()
+    except BuiltinTargetError as error:
         raise CompareError(str(error)) from error
 
 

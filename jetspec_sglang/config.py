@@ -25,6 +25,8 @@ MAX_BUDGET = 1024
 MAX_WIDTH = 64
 DEFAULT_BUDGET = 16
 DEFAULT_WIDTH = 16  # a row is sorted anyway; a narrower tree is not the best one
+DEFAULT_SUFFIX_CACHE = 1 << 19  # tokens, 44 MB when it is full
+MAX_SUFFIX_CACHE = 1 << 28
 
 # SGLang's field for a setting, and how a user types it.
 SGLANG_FLAGS = {
@@ -39,15 +41,20 @@ JETSPEC_FLAGS = {
     "expansion": "--jetspec-expansion",
     "acceptance": "--jetspec-acceptance",
     "budget_policy": "--jetspec-budget",
+    "graft": "--jetspec-graft",
+    "suffix_cache": "--jetspec-suffix-cache",
 }
-NAMED = ("drafter", "scoring", "expansion", "acceptance", "budget_policy")
-SETTINGS = (*NAMED, "budget", "depth", "width")
+NAMED = ("drafter", "scoring", "expansion", "acceptance", "budget_policy", "graft")
+SETTINGS = (*NAMED, "budget", "depth", "width", "suffix_cache")
 BUDGET_POLICIES = ("fixed", "adaptive")
+SUFFIX = "suffix"  # the drafter without a head, whose branches can also be grafted onto a head's trees
+GRAFTS = ("none", SUFFIX)
 # Our own drafters, and the heads they are for.
 HEADS = {
     "causal_parallel": "a causal block head (is_causal, dflash_config.causal or causal_head true)",
     "diffusion": "a bidirectional block head (none of is_causal, dflash_config.causal and causal_head true)",
     "autoregressive": "an EAGLE-3 head",
+    SUFFIX: "no head",
 }
 
 
@@ -59,7 +66,8 @@ class ConfigError(ValueError):
 class JetSpecConfig:
     """The settings of a run. ``budget`` counts the root (1: plain decoding), ``block_length`` the anchor.
 
-    With the policy ``adaptive``, ``budget`` is the most that a round may use.
+    With the policy ``adaptive``, ``budget`` is the most that a round may use. ``depth`` is the most that a round can
+    accept; grafted branches may be deeper than the head drafts. ``suffix_cache`` is in tokens.
     """
 
     drafter: str
@@ -72,10 +80,18 @@ class JetSpecConfig:
     width: int
     block_length: int
     conditioning: str = "marginal"  # of one of our own drafters: what its rows depend on
+    graft: str = "none"
+    suffix_cache: int = 0
 
     def __post_init__(self) -> None:
         for name in SETTINGS:
-            _check(name, getattr(self, name), self.block_length, "given")
+            _check(name, getattr(self, name), "given")
+        _check_depth(self.depth, "given", _deepest(self.block_length, self.budget, self.graft))
+
+    @property
+    def head_depth(self) -> int:
+        """How deep the head drafts."""
+        return min(self.depth, self.block_length - 1)
 
 
 def resolve_config(view: Any, head: Any) -> JetSpecConfig:
@@ -85,7 +101,6 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
     Raises:
         ConfigError: a value out of range, of the wrong type or unknown, or JSON that can't be read.
     """
-    block_length = head.block_size
     settled: dict[str, tuple[Any, str]] = {}
     # Lowest rank first: each source overwrites the ones below it.
     for values, origin in (
@@ -97,16 +112,23 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
             settled[name] = (value, origin or _flag(name))
     settled.setdefault("drafter", (head.drafter, "what the head is"))
     for name, (value, origin) in settled.items():
-        _check(name, value, block_length, origin)
-    conditioning = head.conditioning if settled["drafter"][0] in HEADS else "marginal"
-    _check_drafter(settled, head.drafter, conditioning)
+        _check(name, value, origin)
     chosen = {name: value for name, (value, _) in settled.items()}
+    conditioning = head.conditioning if chosen["drafter"] in HEADS else "marginal"
+    graft = chosen.setdefault("graft", "none")
+    _check_drafter(settled, head.drafter, conditioning, graft)
     chosen.setdefault("scoring", "accum_logp")
     chosen.setdefault("expansion", "optimal")
-    chosen.setdefault("acceptance", default_acceptance(chosen["drafter"], conditioning))
+    chosen.setdefault("acceptance", default_acceptance(chosen["drafter"], trees_of(conditioning, graft)))
     chosen.setdefault("budget_policy", "fixed")
-    chosen.setdefault("budget", DEFAULT_BUDGET)
-    chosen.setdefault("depth", block_length - 1)
+    budget = chosen.setdefault("budget", DEFAULT_BUDGET)
+    block_length = head.block_size or max(2, budget)
+    deepest = _deepest(block_length, budget, graft)
+    if "depth" in settled:
+        _check_depth(*settled["depth"], deepest)
+    chosen.setdefault("depth", deepest)
+    retrieves = SUFFIX in (chosen["drafter"], graft)
+    chosen.setdefault("suffix_cache", DEFAULT_SUFFIX_CACHE if retrieves else 0)
     # A root has no room for more children than the budget leaves.
     chosen.setdefault("width", max(1, min(DEFAULT_WIDTH, chosen["budget"] - 1)))
     return JetSpecConfig(**chosen, block_length=block_length, conditioning=conditioning)
@@ -122,7 +144,18 @@ def flag_settings(view: Any) -> dict[str, Any]:
     text = os.environ.get(FLAGS_ENV)
     if text:
         settings |= _checked_keys(_parse_object(text, FLAGS_ENV), FLAGS_ENV)
+    cache = settings.get("suffix_cache")
+    if isinstance(cache, str) and cache.isdecimal():  # a flag's value is text
+        settings["suffix_cache"] = int(cache)
     return settings
+
+
+def asked_drafter(view: Any) -> str | None:
+    """The drafter that anyone names, by the same ranks as all settings; None if the head is to say it."""
+    for values in (flag_settings(view), head_settings(view), environment_settings()):
+        if "drafter" in values:
+            return values["drafter"]
+    return None
 
 
 def head_settings(view: Any) -> dict[str, Any]:
@@ -188,15 +221,32 @@ def _flag(name: str) -> str:
     return SGLANG_FLAGS[name][1] if name in SGLANG_FLAGS else JETSPEC_FLAGS[name]
 
 
-def _check(name: str, value: Any, block_length: int, origin: str) -> None:
+def _deepest(block_length: int, budget: int, graft: str) -> int:
+    """Drafts that a round can accept at most: what the head drafts, or a grafted chain of the whole budget."""
+    return max(block_length, budget if graft != "none" else 0) - 1
+
+
+def _check(name: str, value: Any, origin: str) -> None:
     if name in NAMED:
         _check_name(name, value, origin)
-        return
-    low, high, why = {
-        "budget": (1, MAX_BUDGET, "nodes of a tree, root included, and 1 is plain decoding"),
-        "depth": (1, block_length - 1, f"the head drafts {block_length - 1} tokens after the anchor"),
-        "width": (1, MAX_WIDTH, "children of a node"),
-    }[name]
+    elif name != "depth":
+        low, high, why = {
+            "budget": (1, MAX_BUDGET, "nodes of a tree, root included, and 1 is plain decoding"),
+            "width": (1, MAX_WIDTH, "children of a node"),
+            "suffix_cache": (
+                0,
+                MAX_SUFFIX_CACHE,
+                "tokens of finished requests that are remembered, and 0 is none",
+            ),
+        }[name]
+        _check_number(name, value, origin, low, high, why)
+
+
+def _check_depth(value: Any, origin: str, deepest: int) -> None:
+    _check_number("depth", value, origin, 1, deepest, f"{deepest} tokens can be drafted after the anchor")
+
+
+def _check_number(name: str, value: Any, origin: str, low: int, high: int, why: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} is {value!r} ({origin}); give a whole number from {low} to {high}.")
     if not low <= value <= high:
@@ -214,12 +264,12 @@ def _check_name(name: str, value: Any, origin: str) -> None:
         except ValueError as error:
             raise ConfigError(f"{error} ({origin}).") from None
         return
-    known = known_names(name)
+    known = GRAFTS if name == "graft" else known_names(name)
     if value not in known:
         raise ConfigError(f"{name} {value!r} ({origin}) is unknown; give one of {', '.join(known)}.")
 
 
-def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str, conditioning: str) -> None:
+def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str, conditioning: str, graft: str) -> None:
     """Refuse a drafter that computes another kind of head than `kind`, and settings that it doesn't do."""
     drafter, origin = settled["drafter"]
     if drafter in HEADS and drafter != kind:
@@ -227,26 +277,50 @@ def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str, conditioning:
             f"drafter {drafter} ({origin}) drafts with {HEADS[drafter]}, but this head is {HEADS[kind]}; "
             f"leave the setting out or give {kind}."
         )
-    for name, known in names_of(conditioning).items():
+    if drafter == SUFFIX and graft != "none":
+        origin = settled["graft"][1]
+        raise ConfigError(
+            f"graft {graft} ({origin}) needs a head to graft onto; leave it out or give a head."
+        )
+    if (
+        drafter != SUFFIX
+        and graft == "none"
+        and settled.get("suffix_cache", (0, ""))[1] == _flag("suffix_cache")
+    ):
+        raise ConfigError(
+            f"{_flag('suffix_cache')} has no effect without retrieval; leave it out or add {_flag('graft')} {SUFFIX}."
+        )
+    for name, known in names_of(trees_of(conditioning, graft)).items():
         if name in settled and settled[name][0] not in known:
             value, origin = settled[name]
-            with_it = " with a path corrector" if kind != "autoregressive" else ""
+            with_it = (
+                {"path": " with a path corrector"}.get(conditioning, "") if kind != "autoregressive" else ""
+            )
+            with_it += f" with {_flag('graft')} {graft}" if graft != "none" else ""
             raise ConfigError(
                 f"{name} {value!r} ({origin}) is not for the drafter {drafter}{with_it}; "
                 f"give {' or '.join(known)}."
             )
 
 
-def names_of(conditioning: str) -> dict[str, list[str]]:
-    """What ``expansion`` and ``acceptance`` can be with a drafter of this conditioning."""
-    if conditioning == "path":  # a row depends on its node, so it must be drafted before it is drawn from
+def trees_of(conditioning: str, graft: str) -> str:
+    """What trees are made of: a head's rows, as `DrafterSpec.conditioning` says, or nodes some of which are
+    "retrieved"."""
+    return "retrieved" if graft != "none" else conditioning
+
+
+def names_of(trees: str) -> dict[str, list[str]]:
+    """What ``expansion``, ``acceptance`` and, where it is limited, ``scoring`` can be with such trees."""
+    if trees == "path":  # a row depends on its node, so it must be drafted before it is drawn from
         return {"expansion": ["optimal"], "acceptance": ["match"]}
+    if trees == "retrieved":  # found, not drawn, and ranked by their chance to be accepted alone
+        return {"expansion": ["optimal"], "acceptance": ["match"], "scoring": ["accum_logp"]}
     return {name: known_names(name) for name in ("expansion", "acceptance")}
 
 
-def default_acceptance(drafter: str, conditioning: str) -> str:
+def default_acceptance(drafter: str, trees: str) -> str:
     """The rule that accepts most (docs/results/acceptance), if the drafter is known to give rows to draw from."""
-    return "rejection" if drafter in HEADS and "rejection" in names_of(conditioning)["acceptance"] else "match"
+    return "rejection" if drafter in HEADS and "rejection" in names_of(trees)["acceptance"] else "match"
 
 
 def known_names(name: str) -> list[str]:

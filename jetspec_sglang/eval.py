@@ -25,11 +25,14 @@ from .compare import (
     ending_cleanly,
     model_folders,
     read_head,
+    target_folder,
     terminal,
     writable,
 )
+from .config import MAX_BUDGET, SUFFIX
 from .drafters.registry import DRAFTERS
 from .eval_grid import (
+    Configuration,
     grid,
     parse_acceptances,
     parse_drafters,
@@ -70,7 +73,8 @@ def evaluate(
     drafters: Annotated[
         str | None,
         typer.Option(
-            help="Several heads: NAME[=FOLDER],… (default: --head, served as what it was trained for)."
+            help="Several: NAME[+suffix][=FOLDER],… (default: --head, served as what it was trained for). "
+            "suffix drafts without a head, and +suffix grafts its branches onto a head's trees."
         ),
     ] = None,
     budgets: Annotated[str, typer.Option(help="Budgets: nodes of a tree, root included.")] = "16,64",
@@ -142,13 +146,13 @@ def evaluate(
         if at_once:
             measured = eval_load.run(heads[0], nodes, at_once, chosen, chat, setting, say)
         else:
-            blocks = {h: grid(h.label, h.block_length, nodes, wanted, policies, acceptances) for h in heads}
+            blocks = {h: _grid(h, nodes, wanted, policies, acceptances) for h in heads}
             measured = run(blocks, chosen, chat, setting, say)
         described = {
             "kind": LOAD if at_once else TREES,
             "machine": describe(),
             "target": target.name,
-            "heads": {h.label: h.folder.name for h in heads},
+            "heads": {h.label: h.folder.name if h.folder else "no head" for h in heads},
             "prompts": len(chosen),
             **{key: value for key, value in asdict(setting).items() if key != "target"},
         }
@@ -163,10 +167,34 @@ def _heads(
     """The target's folder and the heads, each checked against it."""
     heads = []
     for label, name, own in asked:
+        drafter, _, graft = name.partition("+")
+        if drafter == SUFFIX:
+            folder = target_folder(target)
+            heads.append(Head(label, drafter, None, MAX_BUDGET))
+            continue
         folder, head_folder = model_folders(target, own or head)
         kind = read_head(head_folder)
-        heads.append(Head(label or kind.drafter, name or kind.drafter, head_folder, kind.block_size))
+        length = MAX_BUDGET if graft else kind.block_size
+        heads.append(
+            Head(label or kind.drafter, drafter or kind.drafter, head_folder, length, graft or "none")
+        )
     return folder, heads
+
+
+def _grid(
+    head: Head, budgets: list[int], expansions: list[str], policies: list[str], acceptances: list[str]
+) -> list[Configuration]:
+    """What a head is measured with; one with retrieval has fewer choices.
+
+    Raises:
+        CompareError: it has none of the expansions that are asked for.
+    """
+    if head.retrieves:
+        expansions = [name for name in expansions if name == "optimal"]
+        policies, acceptances = ["accum_logp"], ["match"] if acceptances else []
+        if not expansions:
+            raise CompareError(f"{head.label} builds optimal trees only; add optimal to --expansions.")
+    return grid(head.label, head.block_length, budgets, expansions, policies, acceptances)
 
 
 def _check_load(context: typer.Context, at_once: list[int], heads: int, prompts: int) -> None:

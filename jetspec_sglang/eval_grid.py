@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .compare import CompareError
+from .config import SUFFIX
 from .tree import ACCEPTANCES, EXPANSIONS, scoring_policy
 from .tree_settings import KEY, READS_A_FILE
 
@@ -166,13 +167,15 @@ def reads_a_file(scoring: str) -> bool:
 
 
 def parse_drafters(text: str, known: Iterable[str]) -> list[tuple[str, str, Path | None]]:
-    """`"NAME,NAME=HEAD"` → (label, name, head folder or None); labels are distinct and hold no whole paths.
+    """`"NAME,NAME=HEAD,NAME+suffix"` → (label, name, head folder or None); labels are distinct and hold no whole
+    paths. A name with `+suffix` is that drafter with retrieved branches grafted onto its trees.
 
     Raises:
         CompareError: an unknown name, or the same name and head twice.
     """
     parts = [part.partition("=") for part in text.split(",")]
-    parse_names("--drafters", ",".join(name for name, _, _ in parts), known)
+    grafted = [f"{name}+{SUFFIX}" for name in known if name != SUFFIX]
+    parse_names("--drafters", ",".join(name for name, _, _ in parts), [*known, *grafted])
     names = [name for name, _, _ in parts]
     found = []
     for name, equals, head in parts:

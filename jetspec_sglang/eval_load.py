@@ -31,7 +31,6 @@ from .compare import (
     CompareError,
     alternating,
     common_flags,
-    jetspec_flags,
     start_all,
     tau,
 )
@@ -95,7 +94,7 @@ def run(
     questions = [chat.tokens(prompt.turns[:1]) for prompt in prompts]
     lengths = spread(setting.max_new_tokens, len(questions))
     flags = server_flags(setting, budgets, concurrencies, max(map(len, questions)))
-    tree = [*jetspec_flags(head.folder, max(budgets)), "--jetspec-drafter", head.drafter]
+    tree = head.flags(max(budgets))
     servers = {
         PLAIN: Server(flags),
         head.label: Server([*flags, *tree]),

@@ -18,7 +18,7 @@ from typing import Any
 from .builtin.prompts import Prompt
 from .client import jetspec_state
 from .compare import Answer, Chat, alternating, ask, common_flags, jetspec_flags, start_all
-from .config import DEFAULT_WIDTH
+from .config import DEFAULT_WIDTH, SUFFIX
 from .eval_grid import PLAIN, Configuration, reads_a_file
 from .eval_rows import Measurement
 from .round_stats import STAGES
@@ -30,12 +30,27 @@ TWO_MESSAGES = 1 << 20  # stream interval: the first token and the end, so that 
 
 @dataclass(frozen=True)
 class Head:
-    """A draft head, the kind of drafter that it is, and its name in all output."""
+    """A draft head, the kind of drafter that it is, and its name in all output.
+
+    folder: None for the drafter that needs no head. graft: what is grafted onto its trees. block_length: one more
+    than the most drafts that a round can accept, whatever the budget.
+    """
 
     label: str
     drafter: str
-    folder: Path
+    folder: Path | None
     block_length: int
+    graft: str = "none"
+
+    @property
+    def retrieves(self) -> bool:
+        """Then its trees are optimal ones, ranked by their chance to be accepted."""
+        return SUFFIX in (self.drafter, self.graft)
+
+    def flags(self, budget: int, width: int | None = None) -> list[str]:
+        """Of a server that drafts so."""
+        graft = () if self.graft == "none" else ("--jetspec-graft", self.graft)
+        return [*jetspec_flags(self.folder, budget, width), "--jetspec-drafter", self.drafter, *graft]
 
 
 @dataclass(frozen=True)
@@ -179,7 +194,7 @@ def head_flags(head: Head, configurations: Sequence[Configuration], eager_width:
     budget = max(configuration.budget for configuration in configurations)
     widest = min(eager_width, budget - 1) if any(c.expansion == "eager" for c in configurations) else 0
     width = widest if widest > DEFAULT_WIDTH else None
-    flags = [*jetspec_flags(head.folder, budget, width), "--jetspec-drafter", head.drafter]
+    flags = head.flags(budget, width)
     for scoring in dict.fromkeys(c.scoring for c in configurations if reads_a_file(c.scoring)):
         flags += ["--jetspec-scoring", scoring]
     return flags

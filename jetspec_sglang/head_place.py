@@ -33,6 +33,6 @@ def settle_head_place(server_args: Any, previous: Any) -> None:
     view = resolving_view(server_args)
     if (view.speculative_algorithm or "").upper() == ALGORITHM:
         refuse_unsupported(view, HEAD_PLACE)
-        folder = str(Launch(view).head_folder)
-        declare_resolution(server_args, "jetspec.head_place", speculative_draft_model_path=folder)
+        if (folder := Launch(view).head_folder) is not None:  # else it drafts without a head
+            declare_resolution(server_args, "jetspec.head_place", speculative_draft_model_path=str(folder))
     previous(server_args)

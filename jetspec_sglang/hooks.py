@@ -3,8 +3,10 @@
 from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from jetspec_sglang.drafters.no_head import NoHead
+
 from .algorithm import NAME
-from .served_head import served_head
+from .served_head import drafted_depth, served_head
 
 # In full, as the check of the contract with SGLang reads them.
 SLOTS_PER_ROUND = "sglang.srt.mem_cache.allocation_sizing.get_alloc_len_per_decode"
@@ -42,8 +44,7 @@ def slots_per_round(original) -> int:
         return original()
     from sglang.srt.runtime_context import get_spec
 
-    spec = get_spec()
-    return max(spec.speculative_num_draft_tokens, served_head().slots(spec.speculative_num_steps))
+    return max(get_spec().speculative_num_draft_tokens, served_head().slots(drafted_depth()))
 
 
 def row_headroom(extra: int) -> int | None:
@@ -64,10 +65,16 @@ def features_of_head(original, **asked):
 
     SGLang reads the head as DFLASH's: it knows neither EAGLE-3's taps nor that such a drafter keeps features. Its
     check of the head's length doesn't apply: drafts are made at the target's positions, however short the texts
-    were that the head was trained on.
+    were that the head was trained on. Without a head nothing is captured.
     """
     if not _selected() or asked["is_draft_worker"]:
         return original(**asked)
+    if isinstance(served_head(), NoHead):
+        from sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state import (
+            SpecAuxHiddenStateConfig,
+        )
+
+        return SpecAuxHiddenStateConfig()
     with envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.override(True):
         found = original(**asked)
     head = served_head()

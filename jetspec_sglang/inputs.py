@@ -62,8 +62,10 @@ class TreeVerifyInput(EagleVerifyInput):
     tree_mask: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, tree: TokenTree, batch, limit: int) -> "TreeVerifyInput":
-        """`limit`: positions are clamped below it.
+    def of(
+        cls, tree: TokenTree, batch, limit: int, capture: CaptureHiddenMode = CaptureHiddenMode.FULL
+    ) -> "TreeVerifyInput":
+        """`limit`: positions are clamped below it. `capture`: whether the nodes' features are wanted.
 
         Near the context's end a tree may reach past it. Such nodes are never emitted, but the rotary table
         has no row for them.
@@ -83,7 +85,7 @@ class TreeVerifyInput(EagleVerifyInput):
             spec_steps=tree.tokens.shape[1] - 1,
             topk=-1,  # irregular: no fixed branching
             draft_token_num=tree.tokens.shape[1],
-            capture_hidden_mode=CaptureHiddenMode.FULL,
+            capture_hidden_mode=capture,
             seq_lens_sum=batch.seq_lens_sum,
             seq_lens_cpu=batch.seq_lens_cpu,
             tree_mask=mask,

@@ -4,6 +4,8 @@
 an adaptive budget decides.
 """
 
+from typing import Any
+
 
 class RoundMetrics:
     """Counters under `/metrics`, names as SGLang writes its own."""
@@ -26,3 +28,20 @@ class RoundMetrics:
         """Its outcome, a number for each request."""
         self._requests.inc(len(accepted_drafts))
         self._accepted.inc(sum(accepted_drafts))
+
+
+class RetrievalMetrics:
+    """What retrieval holds in memory, as of the last request that ended."""
+
+    def __init__(self) -> None:
+        from prometheus_client import Gauge
+
+        self._bytes = Gauge("jetspec:suffix_bytes", "Host and device memory.", multiprocess_mode="mostrecent")
+        self._tokens = Gauge(
+            "jetspec:suffix_cache_tokens", "Of finished answers.", multiprocess_mode="mostrecent"
+        )
+
+    def holds(self, report: dict[str, Any]) -> None:
+        """report: a `RetrievalDrafter`'s."""
+        self._bytes.set(report["bytes"])
+        self._tokens.set(report["cache_tokens"])

@@ -2,10 +2,9 @@
 
 import logging
 
-from jetspec_sglang.drafters.checkpoint import read_head_config
-
 from .config import resolve_config
 from .refusals import refuse_unsupported
+from .served_head import head_of
 from .server_defaults import engine_defaults, tree_defaults
 
 logger = logging.getLogger(__name__)
@@ -19,7 +18,7 @@ def resolve_server_args(server_args) -> None:
     for name, value in engine_defaults(server_args).items():
         setattr(server_args, name, value)
     refuse_unsupported(server_args)
-    config = resolve_config(server_args, read_head_config(server_args.speculative_draft_model_path))
+    config = resolve_config(server_args, head_of(server_args.speculative_draft_model_path))
     for name, value in tree_defaults(server_args, config).items():
         setattr(server_args, name, value)
     logger.info("JETSPEC: %s; rounds run eagerly (no graph capture yet)", config)

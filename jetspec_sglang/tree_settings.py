@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .config import ConfigError, JetSpecConfig, names_of
+from .config import ConfigError, JetSpecConfig, names_of, trees_of
 from .tree import scoring_policy
 
 KEY = "jetspec"
 SIZES = ("budget", "depth", "width")  # a request may have less than the server, not more
-NAMES = ("expansion", "acceptance")
 SERVER_ONLY = ("drafter", "conditioning")
 READS_A_FILE = "rank_histogram"
 
@@ -36,6 +35,7 @@ class TreeSettings:
     acceptance: str
     drafter: str
     conditioning: str = "marginal"
+    graft: str = "none"  # a request may do without what the server grafts
     trace: bool = False
 
     @classmethod
@@ -59,22 +59,24 @@ class TreeSettings:
         known = [field.name for field in fields(self) if field.name not in SERVER_ONLY]
         if not isinstance(asked, dict):
             return f"custom_params.{KEY} is {asked!r}; give an object with any of {', '.join(known)}."
+        choices = names_of(trees_of(self.conditioning, self.graft))
         for name, value in asked.items():
             if name not in known:
                 return f"custom_params.{KEY} has the unknown key {name}; use only {', '.join(known)}."
-            if text := self._problem_with(name, value):
+            if text := self._problem_with(name, value, choices.get(name)):
                 return f"custom_params.{KEY}: {text}"
         return None
 
-    def _problem_with(self, name: str, value: Any) -> str | None:
+    def _problem_with(self, name: str, value: Any, choices: list[str] | None) -> str | None:
+        if name == "graft":
+            choices = list(dict.fromkeys(("none", self.graft)))
         if name in SIZES:
             most = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 return f"{name} is {value!r}; give a whole number from 1 to {most}, which this server has."
-        elif name in NAMES:
-            known = names_of(self.conditioning)[name]
-            if value not in known:
-                return f"{name} is {value!r}; give one of {', '.join(known)}."
+        elif choices is not None:
+            if value not in choices:
+                return f"{name} is {value!r}; give one of {', '.join(choices)}."
         elif name == "scoring":
             return self._problem_with_scoring(value)
         elif not isinstance(value, bool):

@@ -9,24 +9,22 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
-from jetspec_sglang.drafters.checkpoint import read_head_config
-from jetspec_sglang.drafters.contract import CommittedTokens, DrafterFactory
-from jetspec_sglang.drafters.registry import DRAFTERS
-from jetspec_sglang.tree import Acceptance, TokenTree, scoring_policy
-from jetspec_sglang.tree.budget import Plan, RoundShape
+from jetspec_sglang.drafters.contract import CommittedTokens
+from jetspec_sglang.tree import Acceptance, TokenTree
+from jetspec_sglang.tree.budget import RoundShape
 
 from .acceptance import accept_each, in_effect
 from .ceiling import ceiling
 from .config import resolve_config
-from .deferred_context import DeferredContext
+from .drafting import TreeSource, tree_source
 from .dry_run import measure_cost
 from .inputs import RoundState, TreeVerifyInput
 from .kv import SINK, commit_moves, move_committed, reserved_slots
 from .metrics import RoundMetrics
 from .round_budget import FixedBudget, LoadBudget, Note, RoundBudget
 from .round_stats import RoundStats
-from .round_trees import build_trees, candidates, grow_trees
 from .sampling import apply_logit_rules, path_free_rows
+from .served_head import head_of
 from .stage_clock import stage_clock
 from .trace import Trace
 from .tree_settings import TreeSettings, publish
@@ -43,7 +41,7 @@ class JetSpecWorker(BaseSpecWorker):
         self._target_worker = target_worker
         self.runner = target_worker.model_runner
         view = resolving_view(server_args)
-        head = read_head_config(view.speculative_draft_model_path)
+        head = head_of(view.speculative_draft_model_path)
         self.config = resolve_config(view, head)
         self.device = target_worker.device
         # Read by SGLang's metrics.
@@ -56,19 +54,19 @@ class JetSpecWorker(BaseSpecWorker):
         self.clock = stage_clock(self.device)
         self.trace = Trace()
         self.budget: RoundBudget = FixedBudget()
-        make_drafter: DrafterFactory = DRAFTERS.get(self.config.drafter)
-        self.drafter = make_drafter(
-            head=head,
-            width=self.config.width,
-            depth=self.config.depth,
+        self.source: TreeSource = tree_source(
+            self.config,
+            head,
+            self.clock,
+            view.enable_metrics,
             server_args=server_args,
             gpu_id=gpu_id,
             nccl_port=nccl_port,
             target_worker=target_worker,
             attention_backend=view.speculative_draft_attention_backend or view.attention_backend,
         )
-        self._draft_worker = self.drafter.worker
-        self.context = DeferredContext(self.drafter)
+        self._draft_worker = self.source.worker
+        self._capture = CaptureHiddenMode.FULL if self.source.taps else CaptureHiddenMode.NULL
 
     def __getattr__(self, name: str):
         # Only reached for what this class lacks; `_target_worker` itself is missing only before __init__.
@@ -78,23 +76,24 @@ class JetSpecWorker(BaseSpecWorker):
 
     @property
     def spec_v2_attn_backends(self) -> tuple:
-        return (self.runner.attn_backend, self.drafter.runner.attn_backend)
+        return tuple(runner.attn_backend for runner in (self.runner, *self.source.runners))
 
     def weight_update_runners(self) -> list:
-        return [("draft", self.drafter.runner)]
+        return [("draft", runner) for runner in self.source.runners]
 
     def init_cuda_graphs(self) -> None:
         """Set up the drafter's eager runner. Rounds run eagerly: neither verify nor draft is captured.
 
         It is the last thing that SGLang asks for before requests come, so rounds can be measured now.
         """
-        self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
+        if self._draft_worker is not None:
+            self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
         if self.config.budget_policy == "adaptive":
             self.budget = LoadBudget(measure_cost(self), self.config.budget, self.max_depth)
 
     def report(self) -> dict:
         """What `/server_info` shows of this worker: plain values, ready for JSON."""
-        summary = self.round_stats.summary()
+        summary = self.round_stats.summary() | self.source.report()
         if self.max_depth:
             summary["ceiling"] = asdict(ceiling(self.round_stats.histogram, self.max_depth))
         if adaptive := self.budget.report():
@@ -105,6 +104,12 @@ class JetSpecWorker(BaseSpecWorker):
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         self.round_stats.count(num_correct_drafts_per_req)
+
+    def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
+        self.source.finished(rid)
+
+    def clear_cache_pool(self) -> None:
+        self.source.clear()
 
     def forward_batch_generation(
         self, batch, on_publish=None, grammar_barrier=None, pp_proxy_tensors=None
@@ -131,9 +136,7 @@ class JetSpecWorker(BaseSpecWorker):
         Written before returning: the radix cache may share these slots right after.
         """
         tokens = batch.input_ids.to(torch.int64)
-        result = self.target_worker.forward_batch_generation(
-            batch, capture_hidden_mode=CaptureHiddenMode.FULL
-        )
+        result = self.target_worker.forward_batch_generation(batch, capture_hidden_mode=self._capture)
         result.new_seq_lens = batch.seq_lens
         publish(batch.seq_lens)
         positions = torch.cat(
@@ -142,11 +145,13 @@ class JetSpecWorker(BaseSpecWorker):
                 for start, length in zip(batch.prefix_lens, batch.extend_lens, strict=True)
             ]
         ).to(self.device, non_blocking=True)
-        taps = result.logits_output.hidden_states[: len(positions)]  # behind it only alignment padding
+        count = len(positions)  # behind these rows is only alignment padding
+        taps = _taps(result.logits_output, slice(count), count)
         lengths = torch.tensor(batch.extend_lens).to(self.device, non_blocking=True)
         rows = batch.req_pool_indices.repeat_interleave(lengths, output_size=len(positions))
         previous = self._slots_before(rows, positions)
-        self.context.append(CommittedTokens(taps, batch.out_cache_loc, positions, tokens, previous))
+        committed = CommittedTokens(taps, batch.out_cache_loc, positions, tokens, previous)
+        self.source.take_in(committed, wait=False)
         result.logits_output.hidden_states = None
         result.next_draft_input = RoundState(result.next_token_ids.to(torch.int64))
         return result
@@ -170,16 +175,17 @@ class JetSpecWorker(BaseSpecWorker):
         committed = batch.seq_lens
         context = (batch.seq_lens_sum or 0) // len(settings)
         table = self.runner.req_to_token_pool.req_to_token
-        window = max(self.config.budget, self.drafter.slots(self.config.depth))
+        window = max(self.config.budget, self.source.slots)
         slots = reserved_slots(table, batch.req_pool_indices, committed, window)
 
         plan = self.budget.plan(settings, context)
-        drafted = self._draft(plan, anchors, slots, settings, batch)
+        drafted = self.source.trees(plan, anchors, slots, settings, batch)
         with stage("build"):
             nodes = self.budget.cut(plan, drafted, settings, context)
             tree = drafted.prefix(nodes)
             slots = slots[:, :nodes]
-            verify_input = TreeVerifyInput.of(tree, batch, self.runner.model_config.context_len)
+            limit = self.runner.model_config.context_len
+            verify_input = TreeVerifyInput.of(tree, batch, limit, self._capture)
         shape = RoundShape(len(settings), nodes, plan.depth, context)
         self.budget.chosen(shape, plan.probe)
         self.round_stats.start(shape.batch, nodes)
@@ -192,8 +198,8 @@ class JetSpecWorker(BaseSpecWorker):
             publish(new_seq_lens)
         with stage("commit"):
             rows = batch.req_pool_indices
-            tokens = self._commit(tree, accepted, slots, rows, committed, logits_output.hidden_states)
-            (self.context.defer if plan.depth == 0 else self.context.append)(tokens)
+            tokens = self._commit(tree, accepted, slots, rows, committed, logits_output)
+            self.source.take_in(tokens, wait=plan.depth == 0)
             logits_output.hidden_states = None
         if batch.return_logprob:
             self._add_logprobs(accepted, logits_output, batch)
@@ -213,25 +219,6 @@ class JetSpecWorker(BaseSpecWorker):
             extra_keep_alive_refs=[verify_batch, verify_input],
         )
 
-    def _draft(
-        self, plan: Plan, anchors: torch.Tensor, slots: torch.Tensor, settings: list[TreeSettings], batch
-    ) -> TokenTree:
-        """The trees of a round, as large as its requests allow; roots alone if nothing is to be drafted."""
-        if plan.depth == 0:
-            return TokenTree.roots(anchors)
-        budget = max(own.budget for own in settings)
-        with self.clock.stage("draft"):
-            self.context.flush()
-            slots = slots[:, : self.drafter.slots(plan.depth)]
-            if self.drafter.spec.conditioning == "path":  # drafting and building take turns
-                return grow_trees(self.drafter, anchors, slots, batch, settings, budget, plan.depth)
-            entropy = any(scoring_policy(own.scoring).needs_entropy for own in settings)
-            proposal = self.drafter.propose(
-                anchors, slots, batch, entropy=entropy, candidates=candidates(settings)
-            )
-        with self.clock.stage("build"):
-            return build_trees(proposal, anchors, settings, budget, batch.sampling_info)
-
     def _verify(self, verify_input: TreeVerifyInput, slots: torch.Tensor, batch):
         """The target's forward over all nodes → (its result, its forward batch)."""
         batch.forward_mode = ForwardMode.TARGET_VERIFY
@@ -241,7 +228,7 @@ class JetSpecWorker(BaseSpecWorker):
         forward_batch = ForwardBatch.init_new(
             batch,
             self.runner,
-            capture_hidden_mode=CaptureHiddenMode.FULL,
+            capture_hidden_mode=self._capture,
             return_hidden_states_before_norm=False,
         )
         result = self.target_worker.forward_batch_generation(
@@ -278,7 +265,7 @@ class JetSpecWorker(BaseSpecWorker):
         slots: torch.Tensor,
         requests: torch.Tensor,
         committed: torch.Tensor,
-        taps: torch.Tensor,
+        logits_output,
     ) -> CommittedTokens:
         """Bring the accepted nodes' KV to the front of the window -> what the drafter is to take in."""
         to, source = commit_moves(slots, accepted.path, accepted.lengths)
@@ -294,7 +281,7 @@ class JetSpecWorker(BaseSpecWorker):
             live = columns < accepted.lengths[:, None]
             fields = [field[live] for field in fields]
         rows, *others = [field.flatten() for field in fields]
-        return CommittedTokens(taps[rows], *others)
+        return CommittedTokens(_taps(logits_output, rows, len(rows)), *others)
 
     def _slots_before(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Slots [T] int64 of the tokens before those at `positions` [T] in `rows` [T] of the slot table."""
@@ -304,7 +291,7 @@ class JetSpecWorker(BaseSpecWorker):
 
     def _end_round(self, shape: RoundShape, drafted: TokenTree, accepted: Acceptance) -> None:
         """Leave with the clock what the budget learns from."""
-        if not self.budget.learns or shape.depth == 0:
+        if not self.budget.learns or drafted.budget == 1:
             self.clock.end_round(Note(shape, 0))
             return
         on_path = torch.zeros(shape.batch, shape.nodes + 1, dtype=torch.bool, device=accepted.path.device)
@@ -327,3 +314,9 @@ class JetSpecWorker(BaseSpecWorker):
         live = accepted.path >= 0
         chosen[nodes[live]] = accepted.tokens[live]
         compute_spec_logprobs(batch, logits_output, chosen, accept_index=nodes)
+
+
+def _taps(logits_output, rows: torch.Tensor | slice, count: int) -> torch.Tensor:
+    """The target's features [count, K*H] of `rows`; [count, 0] where none were captured."""
+    features = logits_output.hidden_states
+    return torch.empty(count, 0) if features is None else features[rows]

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 import torch
-from torch import Tensor
 
 from .token_tree import TokenTree
 
@@ -23,9 +22,8 @@ def graft(
 ) -> TokenTree:
     """The best nodes of two batches of trees with the same roots, at most `budget` each, or `budgets[b]`.
 
-    The slots are as many as the largest tree needs. Nodes come best first, so the n-node tree is the first n nodes
-    of a larger one; of equals those of `tree` first, each in its own order. Trees that lie on an accelerator are
-    fetched and the result is put back, for which the host waits.
+    All trees lie on the host. The slots are as many as the largest tree needs. Nodes come best first, so the n-node
+    tree is the first n nodes of a larger one; of equals those of `tree` first, each in its own order.
 
     Raises ValueError if the roots differ or a budget has no room for the root.
     """
@@ -34,26 +32,18 @@ def graft(
         raise ValueError(
             f"budgets must be {tree.batch_size} numbers from 1 to {budget}, got {sizes.tolist()}"
         )
-    ours, theirs = _on_host(tree), _on_host(branches)
+    ours, theirs = _arrays(tree), _arrays(branches)
     if not np.array_equal(ours[0][:, 0], theirs[0][:, 0]):
         raise ValueError("branches are grafted onto trees of the same roots")
     slots = min(budget, tree.budget + branches.budget - 1)
     arrays = _graft(*ours, *theirs, sizes, slots)
     grafted = TokenTree(*(torch.from_numpy(array) for array in arrays))
-    grafted = grafted.prefix(int(grafted.size.max()))
-    device = tree.tokens.device
-    return grafted if device.type == "cpu" else TokenTree(*(field.to(device) for field in _fields(grafted)))
+    return grafted.prefix(int(grafted.size.max()))
 
 
-def _fields(tree: TokenTree) -> tuple[Tensor, ...]:
-    return tree.tokens, tree.parent, tree.depth, tree.logprob, tree.size
-
-
-def _on_host(tree: TokenTree) -> tuple[np.ndarray, ...]:
+def _arrays(tree: TokenTree) -> tuple[np.ndarray, ...]:
     """tokens, parent, logprob, size."""
-    return tuple(
-        field.cpu().contiguous().numpy() for field in (tree.tokens, tree.parent, tree.logprob, tree.size)
-    )
+    return tuple(field.contiguous().numpy() for field in (tree.tokens, tree.parent, tree.logprob, tree.size))
 
 
 @numba.njit(cache=True)

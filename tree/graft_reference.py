@@ -28,7 +28,7 @@ def graft_one(
     edges = edges_of(tree, request)
     for path, edge in edges_of(branches, request).items():
         edges[path] = max(edge, edges.get(path, edge))
-    chance = {(): np.float32(0)}
+    chance: dict[Path, np.float32] = {(): np.float32(0)}
     for path, edge in edges.items():  # parents before children in both trees
         chance[path] = chance[path[:-1]] + edge
     drafts = sorted(list(chance.items())[1:], key=lambda draft: -draft[1])

@@ -34,12 +34,20 @@ class Tally:
 
     def learn(self, claim: np.ndarray, cell: np.ndarray, accepted: np.ndarray) -> None:
         """Outcomes [T]: claims fp64, cells int64, accepted bool."""
-        np.add.at(self.seen, cell, 1.0)
-        np.add.at(self.claimed, cell, claim)
-        np.add.at(self.accepted, cell, accepted)
-        full = self.seen > MEMORY
-        for counts in (self.seen, self.claimed, self.accepted):
-            counts[full] *= 0.5
+        _count(self.seen, self.claimed, self.accepted, claim, cell, accepted)
+
+
+@numba.njit(cache=True)
+def _count(seen, claimed, accepted, claim, cell, outcome):
+    for i in range(len(cell)):
+        kind = cell[i]
+        seen[kind] += 1
+        claimed[kind] += claim[i]
+        accepted[kind] += outcome[i]
+        if seen[kind] > MEMORY:
+            seen[kind] *= 0.5
+            claimed[kind] *= 0.5
+            accepted[kind] *= 0.5
 
 
 @numba.njit(cache=True)

@@ -76,6 +76,13 @@ class TokenTree:
             size=torch.minimum(self.size, sizes),
         )
 
+    def to(self, device: torch.device) -> "TokenTree":
+        """The same trees there; a copy to an accelerator is not waited for."""
+        fields_there = (
+            getattr(self, field.name).to(device, non_blocking=True) for field in fields(TokenTree)
+        )
+        return self if self.tokens.device == device else TokenTree(*fields_there)
+
     def rows(self, index: Tensor) -> "TokenTree":
         """The trees of requests `index` [B'] int64."""
         return TokenTree(*(getattr(self, field.name)[index] for field in fields(self)))

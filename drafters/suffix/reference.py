@@ -46,7 +46,7 @@ def grow(
         for step in range(len(tokens)):
             votes.setdefault(tuple(tokens[: step + 1]), []).append(min(LONGEST, match + step))
     weight = {path: sum(match**2 for match in of_path) for path, of_path in votes.items()}
-    chance = {(): 0.0}
+    chance: dict[tuple[int, ...], float] = {(): 0.0}
     drafts = []
     for path, of_path in votes.items():
         share = weight[path] / sum(w for other, w in weight.items() if other[:-1] == path[:-1] and other)

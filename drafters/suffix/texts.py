@@ -34,9 +34,14 @@ class Texts:
     def __init__(self, limit: int, cache: int) -> None:
         self._limit = limit
         self._running: dict[str, Text] = defaultdict(lambda: Text(limit))
-        self._finished = TokenIndex(cache) if cache else None
+        self._cache = cache
+        self.clear()
         self._tally = Tally(CELLS)
         self._counts = {"drafts": 0, "judged": 0, "confirmed": 0}
+
+    def clear(self) -> None:
+        """Forget all finished texts."""
+        self._finished = TokenIndex(self._cache) if self._cache else None
 
     def known(self, rid: str) -> tuple[int, int]:
         """How many tokens of a request's text are known, and the last of them; (0, -1) if it is new."""
@@ -53,10 +58,11 @@ class Texts:
         for rid in [rid for rid in self._running if rid not in rids]:
             del self._running[rid]
 
-    def draft(self, rid: str, new: np.ndarray, most: int, depth: int) -> Branches:
+    def draft(self, rid: str, new: np.ndarray, most: int, depth: int, *, alone: bool = False) -> Branches:
         """What may follow, once `new` [T] int64 is appended to what is known of the request's text.
 
-        Its last token is the root of a tree of at most `most` nodes, up to `depth` deep.
+        Its last token is the root of a tree of at most `most` nodes, up to `depth` deep. `alone`: found in this text
+        only, not in finished ones.
         """
         text = self._running[rid]
         if text.drafted is not None:
@@ -65,7 +71,7 @@ class Texts:
         context = text.index.last(LONGEST)
         places, matches = text.index.find(context, PLACES)
         after = text.index.follow(places, depth)
-        if self._finished is not None:
+        if self._finished is not None and not alone:
             places, others = self._finished.find(context, PLACES)
             after = np.concatenate([after, self._finished.follow(places, depth)])
             matches = np.concatenate([matches, others])

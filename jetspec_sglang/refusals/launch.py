@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from jetspec_sglang.config import SUFFIX, asked_drafter
 from jetspec_sglang.sources import module_path
 
 CAPTURE_METHOD = "set_dflash_layers_to_capture"
@@ -87,6 +88,11 @@ class Launch:
     def target_captures(self) -> bool:
         """Whether the target's class can hand out the features that the head reads."""
         return can_capture(self.architecture)
+
+    @cached_property
+    def headless(self) -> bool:
+        """Whether the drafter that is asked for needs no head."""
+        return asked_drafter(self.args) == SUFFIX
 
     @cached_property
     def head_path(self) -> str | None:

@@ -45,7 +45,7 @@ TARGET = (
     ),
     Refusal(
         "target without features",
-        lambda it: not it.target_captures,
+        lambda it: not it.headless and not it.target_captures,
         f"SGLang's model class {{it.architecture}} has no {CAPTURE_METHOD}, so no head can read its "
         "features; serve a target whose class has it, such as LlamaForCausalLM or Qwen3ForCausalLM.",
     ),
@@ -55,8 +55,15 @@ TARGET = (
 HEAD_PLACE = (
     Refusal(
         "no head",
-        lambda it: not it.head_path,
-        "no draft head is given; add --speculative-draft-model-path with the folder of one.",
+        lambda it: not it.head_path and not it.headless,
+        "no draft head is given; add --speculative-draft-model-path with the folder of one, or "
+        "--jetspec-drafter suffix to draft without.",
+    ),
+    Refusal(
+        "head without use",
+        lambda it: it.head_path and it.headless,
+        "the drafter suffix uses no head; leave out --speculative-draft-model-path, or give --jetspec-graft suffix "
+        "instead of --jetspec-drafter suffix to use both.",
     ),
     Refusal(
         "head not found",

@@ -112,7 +112,10 @@ SERVER: tuple[Symbol, ...] = (
     class_("plugins.hook_registry.HookType", "AFTER AROUND REPLACE"),
     function("server_args.prepare_server_args", "argv"),
     function("speculative.dflash_utils.validate_dflash_request", "req enable_overlap"),
-    class_("managers.schedule_batch.Req", "rid sampling_params return_hidden_states return_sampling_mask"),
+    class_(
+        "managers.schedule_batch.Req",
+        "rid sampling_params return_hidden_states return_sampling_mask origin_input_ids output_ids",
+    ),
     class_("sampling.sampling_params.SamplingParams", "json_schema regex ebnf structural_tag custom_params"),
     function("mem_cache.allocation_sizing.get_alloc_len_per_decode"),
     function("mem_cache.allocation_sizing.get_alloc_reserve_per_decode"),
@@ -146,6 +149,8 @@ SERVER: tuple[Symbol, ...] = (
         "speculative.base_spec_worker.BaseSpecWorker.on_verify_complete_cpu",
         "self num_correct_drafts_per_req batch_size",
     ),
+    function("speculative.base_spec_worker.BaseSpecWorker.note_request_finished", "self rid natural_stop"),
+    function("speculative.base_spec_worker.BaseSpecWorker.clear_cache_pool", "self"),
     function(
         "managers.overlap_utils.FutureMap.__init__",
         "self device spec_algo req_to_token_pool needs_cpu_seq_lens needs_confidence_relay",

@@ -135,6 +135,7 @@ TRIGGERS = {
     "recurrent target": [{"target": target(attention_arch=Arch.SSM)}],
     "target without features": [{"target": target("Qwen2ForCausalLM")}],
     "no head": [{"speculative_draft_model_path": None}],
+    "head without use": [{"headless": True}],
     "head not found": [{"speculative_draft_model_path": "/no/such/head"}],
     "head unreadable": [{"head_unreadable": "config.json is not valid JSON; copy it again."}],
     "head does not fit": [
@@ -160,7 +161,7 @@ def test_every_row_has_a_trigger():
 )
 def test_row_applies_alone_and_says_what_to_do(start, monkeypatch, name, settings):
     settings = dict(settings)
-    for found in ("head_problem", "head_unreadable"):
+    for found in ("head_problem", "head_unreadable", "headless"):
         if found in settings:
             monkeypatch.setattr(Launch, found, settings.pop(found))
     problems = unsupported(start(**settings))

@@ -7,12 +7,15 @@ import pytest
 
 from jetspec_sglang.config import (
     CONFIG_ENV,
+    DEFAULT_SUFFIX_CACHE,
     FLAGS_ENV,
     MAX_BUDGET,
     ConfigError,
     JetSpecConfig,
+    asked_drafter,
     resolve_config,
 )
+from jetspec_sglang.drafters.no_head import NoHead
 
 HEAD = SimpleNamespace(block_size=16, drafter="causal_parallel", conditioning="marginal")
 
@@ -118,7 +121,8 @@ def test_largest_budget_is_allowed():
     [
         (
             '{"budget": 4, "budgte": 5}',
-            "unknown key budgte; use only drafter, scoring, expansion, acceptance, budget_policy, budget, depth, width",
+            "unknown key budgte; use only drafter, scoring, expansion, acceptance, budget_policy, graft, budget, "
+            "depth, width, suffix_cache.",
         ),
         ('{"a": 1, "b": 2}', "unknown keys a, b"),
         ('{"budget": 4,\n "width" 5}', "line 2, column 10"),
@@ -223,3 +227,72 @@ def test_a_corrected_head_is_refused_what_a_path_drafter_does_not_do(monkeypatch
         "jetspec_sglang.config.known_names", lambda name: ["x", "rejection", "optimal", "fixed"]
     )
     assert resolve_config(view(), head).conditioning == "marginal"
+
+
+def test_without_a_head_trees_are_as_deep_as_the_budget():
+    config = resolve_config(view(speculative_num_draft_tokens=24), NoHead("suffix"))
+    assert (config.drafter, config.depth, config.acceptance) == ("suffix", 23, "match")
+    assert config.suffix_cache == DEFAULT_SUFFIX_CACHE
+    assert resolve_config(view(speculative_num_draft_tokens=1), NoHead("suffix")).depth == 1
+    with pytest.raises(ConfigError, match="give 1 to 23"):
+        resolve_config(view(speculative_num_draft_tokens=24, speculative_num_steps=24), NoHead("suffix"))
+
+
+def test_grafted_trees_may_be_deeper_than_the_head_drafts(monkeypatch):
+    monkeypatch.setenv(FLAGS_ENV, '{"graft": "suffix", "suffix_cache": "1000"}')
+    config = resolve_config(view(speculative_num_draft_tokens=24), kind("diffusion"))
+    assert (config.depth, config.head_depth, config.acceptance) == (23, 7, "match")
+    assert config.suffix_cache == 1000
+    shallow = resolve_config(view(speculative_num_steps=3), kind("diffusion"))
+    assert (shallow.depth, shallow.head_depth) == (3, 3)
+    few = resolve_config(view(speculative_num_draft_tokens=4), kind("diffusion"))
+    assert (few.depth, few.head_depth) == (7, 7)
+
+
+def test_resolving_what_was_settled_with_a_graft_changes_nothing(monkeypatch):
+    monkeypatch.setenv(FLAGS_ENV, '{"graft": "suffix"}')
+    first = resolve_config(view(), kind("causal_parallel"))
+    settled = view(
+        speculative_num_draft_tokens=first.budget,
+        speculative_num_steps=first.depth,
+        speculative_eagle_topk=first.width,
+    )
+    assert resolve_config(settled, kind("causal_parallel")) == first
+
+
+@pytest.mark.parametrize(
+    ("flags", "head", "said"),
+    [
+        ({"graft": "suffix", "acceptance": "rejection"}, "diffusion", "acceptance .* give match."),
+        (
+            {"graft": "suffix", "scoring": "entropy"},
+            "diffusion",
+            "scoring .* --jetspec-graft suffix; give accum",
+        ),
+        ({"graft": "suffix", "expansion": "eager"}, "diffusion", "expansion .* give optimal."),
+        ({"graft": "trie"}, "diffusion", "is unknown; give one of none, suffix."),
+        ({"graft": "suffix"}, "suffix", "needs a head to graft onto; leave it out or give a head."),
+        ({"acceptance": "traversal"}, "suffix", "is not for the drafter suffix; give match."),
+        (
+            {"suffix_cache": "1000"},
+            "diffusion",
+            "no effect without retrieval; leave it out or add --jetspec-graft",
+        ),
+        ({"graft": "suffix", "suffix_cache": "-1"}, "diffusion", "give a whole number from 0 to"),
+        ({"graft": "suffix", "suffix_cache": "9999999999"}, "diffusion", "and 0 is none"),
+    ],
+    ids=str,
+)
+def test_what_retrieval_does_not_do_is_refused(flags, head, said, monkeypatch):
+    monkeypatch.setenv(FLAGS_ENV, json.dumps(flags))
+    with pytest.raises(ConfigError, match=said):
+        resolve_config(view(), NoHead("suffix") if head == "suffix" else kind(head))
+
+
+def test_who_names_the_drafter(monkeypatch, head_folder):
+    assert asked_drafter(view()) is None
+    monkeypatch.setenv(CONFIG_ENV, '{"drafter": "suffix"}')
+    assert asked_drafter(view()) == "suffix"
+    assert asked_drafter(view(speculative_draft_model_path=head_folder(drafter="diffusion"))) == "diffusion"
+    monkeypatch.setenv(FLAGS_ENV, '{"drafter": "causal_parallel"}')
+    assert asked_drafter(view()) == "causal_parallel"

@@ -49,6 +49,22 @@ def test_a_finished_text_helps_others_only_if_there_is_a_cache():
         assert texts.report()["running_texts"] == 1
 
 
+def test_a_draft_that_is_shown_comes_from_its_own_text():
+    texts = Texts(1000, cache=1000)
+    texts.finish("a", PASSAGE[:2], PASSAGE[2:])
+    assert chain(texts.draft("b", PASSAGE[:5], most=16, depth=9, alone=True)) == []
+    assert chain(texts.draft("b", np.array([7, 8, 7]), most=16, depth=1, alone=True)) == [8]
+    assert chain(texts.draft("b", PASSAGE[:5], most=16, depth=9)) != []
+
+
+def test_finished_texts_can_be_forgotten():
+    texts = Texts(1000, cache=1000)
+    texts.finish("a", PASSAGE[:2], PASSAGE[2:])
+    texts.clear()
+    assert chain(texts.draft("b", PASSAGE[:5], most=16, depth=9)) == []
+    assert texts.report()["cache_tokens"] == 0
+
+
 def test_no_draft_reaches_from_one_finished_text_into_the_next():
     texts = Texts(1000, cache=1000)
     texts.finish("a", np.array([7]), np.array([1, 2]))
