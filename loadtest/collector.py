@@ -88,7 +88,7 @@ class Collector:
             machine=machine(),
             versions=versions(),
             server_before=self._before,
-            server_after=after,
+            server_after=changes(self._before, after),
         )
         write_run(self.folder, run)
         return run
@@ -108,7 +108,7 @@ def flush_cache(url: str) -> None:
 
 
 def server_info(url: str) -> dict[str, Any] | None:
-    """`/server_info` without secrets; None from a server that has no such page.
+    """`brief` of the server's `/server_info`; None from a server that has no such page.
 
     Raises:
         AnswerError: the server can't be reached.
@@ -119,9 +119,25 @@ def server_info(url: str) -> dict[str, Any] | None:
         if error.status is None:
             raise
         return None
-    return (
-        {key: value for key, value in info.items() if key not in SECRETS} if isinstance(info, dict) else None
-    )
+    return brief(info) if isinstance(info, dict) else None
+
+
+def brief(info: dict[str, Any]) -> dict[str, Any]:
+    """`/server_info` without secrets, and without the flags that SGLang repeats in each internal state."""
+    kept = {key: value for key, value in info.items() if key not in SECRETS}
+    if isinstance(states := info.get("internal_states"), list):
+        kept["internal_states"] = [
+            {key: value for key, value in state.items() if key not in SECRETS and info.get(key) != value}
+            for state in states
+        ]
+    return kept
+
+
+def changes(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What of `after` is not already in `before`."""
+    if before is None or after is None:
+        return after
+    return {key: value for key, value in after.items() if key not in before or before[key] != value}
 
 
 def machine() -> dict[str, Any]:

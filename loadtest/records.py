@@ -73,8 +73,8 @@ class Run:
     `window_s` is the measured part `[from, to]`: warm-up comes before it, draining after it. `lag` says how late
     requests started, `loop` how late the generator's own timers fired, each `{"p50_s", "p99_s", "max_s"}`.
     A run that is not `valid` must not be published; `reasons` says why, one sentence each.
-    `server_before` and `server_after` are `/server_info` before the first and after the last request, null if
-    the server has none.
+    `server_before` is `/server_info` before the first request, `server_after` what of it was different after the
+    last one; null if the server has none.
     """
 
     cell: str

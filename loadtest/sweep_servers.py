@@ -15,7 +15,6 @@ import psutil
 import requests
 
 START_TIMEOUT = 600  # seconds for one server; a loaded machine takes minutes where an idle one takes 30 s
-AT_ONCE = 2  # servers starting side by side: importing keeps a core busy each
 POLL = 0.5
 NOTES = ".running.json"
 
@@ -86,7 +85,7 @@ class Fleet:
         folder: Path,
         *,
         one_at_a_time: bool = False,
-        waiting: Callable[[str, float], None] = lambda names, seconds: None,
+        waiting: Callable[[str, float], None] = lambda name, seconds: None,
     ) -> None:
         self._makers = makers
         self._launcher = launcher
@@ -96,7 +95,7 @@ class Fleet:
         self._running: dict[str, Server] = {}
 
     def start(self, names: Iterable[str]) -> None:
-        """Start those that don't run yet, a few side by side. Under `one_at_a_time` nothing happens: see `get`.
+        """Start those that don't run yet, one by one. Under `one_at_a_time` nothing happens: see `get`.
 
         Raises:
             SweepError: one did not come up.
@@ -128,27 +127,24 @@ class Fleet:
         self._stop(list(self._running))
 
     def _start(self, names: Sequence[str]) -> None:
-        began = time.monotonic()
-        todo, starting = list(names), set[str]()
-        while todo or starting:
-            while todo and len(starting) < AT_ONCE:
-                name = todo.pop(0)
-                server = self._running[name] = self._makers[name]()
-                server.launch()
-                self._write_notes()
-                starting.add(name)
-            elapsed = time.monotonic() - began
-            for name in sorted(starting):
-                try:
-                    if self._running[name].ready():
-                        starting.remove(name)
-                except RuntimeError as error:
-                    raise SweepError(f"The server {name} did not start: {error}") from error
-            if elapsed > START_TIMEOUT * len(names):
-                raise SweepError(f"{' and '.join(sorted(starting))} did not answer within {elapsed:.0f} s.")
-            if starting:
-                self._waiting(" and ".join(sorted(starting)), elapsed)
+        """One at a time: a server that measures its rounds as it starts must have the machine to itself."""
+        for name in names:
+            server = self._running[name] = self._makers[name]()
+            began = time.monotonic()
+            server.launch()
+            self._write_notes()
+            while not self._started(name):
+                elapsed = time.monotonic() - began
+                if elapsed > START_TIMEOUT:
+                    raise SweepError(f"{name} did not answer within {elapsed:.0f} s.")
+                self._waiting(name, elapsed)
                 time.sleep(POLL)
+
+    def _started(self, name: str) -> bool:
+        try:
+            return self._running[name].ready()
+        except RuntimeError as error:
+            raise SweepError(f"The server {name} did not start: {error}") from error
 
     def _stop(self, names: Sequence[str]) -> None:
         launched = [self._running[name] for name in names if self._running[name].pid is not None]

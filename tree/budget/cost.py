@@ -87,6 +87,7 @@ class CostModel:
         self._verify = Surface.of(near, _verify_rows, [s.verify for s in near])
         self._rest = Surface.of(near, _verify_rows, [s.rest for s in near])
         self._per_context = self._slope(samples)
+        self._known: dict[tuple[int, int, int], float] = {}  # by batch, nodes and depth
         self._corrections: dict[int, Correction] = {}
         self._rounds = 0
         # By octave of the batch, and whether the round drafted: then more is to be done between rounds.
@@ -104,9 +105,14 @@ class CostModel:
 
     def measured(self, shape: RoundShape) -> float:
         """The start-up prediction alone, scheduling between rounds not included."""
+        key = shape.batch, shape.nodes, shape.depth
+        if key not in self._known:  # each round asks for every width, and the answer stays
+            self._known[key] = self._at_reference(shape)
+        return self._known[key] + shape.batch * self._per_context * max(0, shape.context - self._reference)
+
+    def _at_reference(self, shape: RoundShape) -> float:
         total = self._verify.seconds(shape.batch, _verify_rows(shape))
         total += self._rest.seconds(shape.batch, _verify_rows(shape))
-        total += shape.batch * self._per_context * max(0, shape.context - self._reference)
         if shape.depth and self._draft:
             total += self._draft.seconds(shape.batch, _draft_rows(shape))
         return max(total, 1e-9)
