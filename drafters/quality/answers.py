@@ -10,7 +10,7 @@ from torch import Tensor
 from ..training.generate import TransformersGenerator
 from ..training.shards import Sequence
 
-BATCH = 64  # prompts that are answered at once
+BATCH = 16  # prompts that are answered at once: of similar lengths, as they are padded to the longest
 
 
 def greedy_answers(
@@ -18,7 +18,7 @@ def greedy_answers(
 ) -> list[Sequence]:
     """The target's answers of at most so many tokens, in the order of the prompts, with its features."""
     answers: dict[tuple[int, ...], Sequence] = {}
-    distinct = list(dict.fromkeys(map(tuple, prompts)))
+    distinct = sorted(set(map(tuple, prompts)), key=lambda prompt: (len(prompt), prompt))
     for start in range(0, len(distinct), BATCH):
         for answer in generator.answer(
             [list(prompt) for prompt in distinct[start : start + BATCH]], new_tokens, stop_ids
