@@ -61,7 +61,9 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(asked, part):
 def test_a_drafter_by_path_has_fewer_choices(asked):
     server = replace(SERVER, conditioning="path")
     said = server.problem({"jetspec": asked})
-    assert "give one of optimal." in said or "give one of match." in said or "unknown key conditioning" in said
+    assert (
+        "give one of optimal." in said or "give one of match." in said or "unknown key conditioning" in said
+    )
     assert server.problem({"jetspec": {"expansion": "optimal", "acceptance": "match", "budget": 3}}) is None
 
 
