@@ -51,6 +51,7 @@ class SuffixDrafter:
     def slots(self, depth: int) -> int:
         return 0
 
+    @torch.inference_mode()  # the table may have been made by a round, which is in it
     def append_context(self, committed: CommittedTokens) -> None:
         self.tokens[committed.slots] = committed.tokens.to(torch.int32)
 

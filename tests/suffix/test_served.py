@@ -150,6 +150,16 @@ def test_dry_runs_get_as_many_slots_as_they_ask_for():
     assert (tree.budget, tree.size.tolist()) == (8, [1, 1])
 
 
+def test_tokens_can_be_written_after_a_dry_run():
+    """Rounds are in inference mode and prefills are not; the first of them makes the table."""
+    server = Server()
+    with torch.inference_mode():
+        assert server.drafter.tokens.is_inference()
+    server.grow(0, 10)
+    server.branches([0], [6])
+    assert server.known(0) == server.texts[0]
+
+
 def test_an_answer_is_remembered_when_its_request_ends():
     server = Server(cache=100)
     server.grow(0, 10)
