@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from .compare import CompareError, ending_cleanly, writable
+from .eval_grid import parse_numbers
 from .machine import describe
 from .tree import DraftProposal, TokenTree, ancestor_mask, build_tree
 from .tree.build_heap import build_heap
@@ -41,11 +43,16 @@ def tree(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write everything as JSON.")] = None,
 ) -> None:
     """Time the tree builders: compiled, in tensor operations, and the plain heaps they are tested against."""
+    with ending_cleanly("jetspec bench tree"):
+        sizes = [
+            (n, b) for n in parse_numbers("--budgets", budgets) for b in parse_numbers("--batches", batches)
+        ]
+        writable(json_path)
+        _usable(device)
     torch.set_num_threads(1)
     clock = time.process_time if device == "cpu" else time.perf_counter
     rows = []
-    cases = [(budget, batch) for budget in _numbers(budgets) for batch in _numbers(batches)]
-    for budget, batch in track(cases, description="trees", transient=True):
+    for budget, batch in track(sizes, description="trees", transient=True):
         seconds = interleave(builders(peaked_proposal(batch, depth, width), budget, device), repeats, clock)
         rows += [
             {"builder": name, "budget": budget, "batch": batch, "us_per_request": value / batch * 1e6}
@@ -126,10 +133,12 @@ def tree_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
     return table
 
 
-def _numbers(text: str) -> list[int]:
+def _usable(device: str) -> None:
+    """Raises CompareError if torch can't compute there."""
     try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a list of whole numbers; write for example 16,64"
-        ) from None
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        reason = str(error).splitlines()[0]
+        raise CompareError(
+            f"--device {device} can't be used here ({reason}); give cpu or another."
+        ) from error

@@ -1,6 +1,7 @@
 """`jetspec loadtest run`: one run against a server that is up, with a live line, and its metrics as a table."""
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from .loadtest import runner
 from .loadtest.arrivals import ScheduleError
 from .loadtest.config import LoadConfig
 from .loadtest.metrics import summarise
-from .loadtest.records import Run, read_requests
+from .loadtest.records import Request, Run, read_requests
 from .loadtest.workloads import WorkloadError
 
 LATENCIES = {
@@ -37,7 +38,8 @@ console = Console()
 def run(out: Path | None, workers: int, **settings: Any) -> None:
     """Load a server that is up and show what its users see; the raw files are kept.
 
-    Status 1: the run is invalid, because the generator was late or the run was cut short. Status 2: no run.
+    Status 1: every request failed, or the run is invalid, because the generator was late or the run was cut short.
+    Status 2: no run.
     """
     try:
         config = LoadConfig(**settings)
@@ -45,17 +47,24 @@ def run(out: Path | None, workers: int, **settings: Any) -> None:
         with _live(config) as watch:
             done = runner.run(config, folder, workers=workers, watch=watch)
     except ValidationError as error:
-        console.print("; ".join(str(problem["msg"]) for problem in error.errors()), markup=False)
+        console.print("; ".join(map(_complaint, error.errors())), markup=False)
         raise typer.Exit(2) from error
-    except (ScheduleError, WorkloadError, runner.RunError) as error:
+    except (ScheduleError, WorkloadError, runner.RunError, OSError) as error:
         console.print(str(error), markup=False)
         raise typer.Exit(2) from error
-    summary = summarise(read_requests(folder), done)
+    requests = read_requests(folder)
+    summary = summarise(requests, done)
     console.print(_latencies(summary))
     for line in _lines(summary, config):
         console.print(line, highlight=False)
     console.print(f"Raw files: {folder}", highlight=False, soft_wrap=True)
-    _verdict(done)
+    _verdict(done, requests)
+
+
+def _complaint(problem: Any) -> str:
+    """One problem of pydantic's, by the option's name."""
+    text = problem["msg"].removeprefix("Value error, ")
+    return f"--{problem['loc'][0].replace('_', '-')}: {text}" if problem["loc"] else text
 
 
 def _option(name: str) -> inspect.Parameter:
@@ -141,7 +150,12 @@ def _lines(summary: dict[str, Any], config: LoadConfig) -> Iterator[str]:
         yield text + "."
 
 
-def _verdict(done: Run) -> None:
+def _verdict(done: Run, requests: list[Request]) -> None:
+    errors = Counter(request.error for request in requests if request.error is not None)
+    for text, count in errors.most_common(1):
+        console.print(f"{count} of {len(requests)} requests failed, most often so: {text}", markup=False)
+    if requests and sum(errors.values()) == len(requests):
+        raise typer.Exit(1)
     if not done.valid:
         console.print("[red]This run is invalid:[/red]", *done.reasons)
         raise typer.Exit(1)

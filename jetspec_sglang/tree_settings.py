@@ -48,13 +48,17 @@ class TreeSettings:
 
         A request that was refused for its `custom_params` gets these: SGLang runs it once before it ends it.
         """
-        asked = custom_params.get(KEY) if custom_params else None
-        return replace(self, **asked) if asked and not self.problem(custom_params) else self
+        if not custom_params or self.problem(custom_params):
+            return self
+        return replace(self, **(custom_params.get(KEY) or {}))
 
     def problem(self, custom_params: Any) -> str | None:
         """Why a request can't have what it asks for, in one sentence; None if it can."""
-        asked = custom_params.get(KEY) if isinstance(custom_params, dict) else None
-        if asked is None:
+        if custom_params is None:
+            return None
+        if not isinstance(custom_params, dict):
+            return f"custom_params is {str(custom_params)[:80]!r}; give an object."
+        if (asked := custom_params.get(KEY)) is None:
             return None
         known = [field.name for field in fields(self) if field.name not in SERVER_ONLY]
         if not isinstance(asked, dict):

@@ -67,14 +67,20 @@ def test_traced_rounds_are_the_trees_of_the_method(server, models):
         assert [row["tokens"][node] for node in path[1:]] == row["committed"][:-1]
 
 
-def test_a_request_beyond_the_servers_budget_gets_status_400(server):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [({"jetspec": {"budget": 17}}, "from 1 to 16, which this server has"), ("x", "give an object")],
+    ids=["beyond the server's budget", "no object"],
+)
+def test_a_request_that_cannot_be_had_gets_status_400(server, asked, said):
     reply = requests.post(
         server.url + "/generate",
-        json={"input_ids": PROMPT, "sampling_params": {"custom_params": {"jetspec": {"budget": 17}}}},
+        json={"input_ids": PROMPT, "sampling_params": {"custom_params": asked}},
         timeout=60,
     )
     assert reply.status_code == 400
-    assert "from 1 to 16, which this server has" in reply.text
+    assert said in reply.text
+    ask(server, PROMPT, 4)  # and the server goes on
 
 
 def test_counters_for_prometheus(server):

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import pytest
 import torch
 from tree_cases import assert_same, collate
 from typer.testing import CliRunner
@@ -35,10 +36,19 @@ def test_one_row_for_each_builder_and_case(tmp_path):
     assert all(row["us_per_request"] > 0 for row in written["rows"])
 
 
-def test_a_list_that_is_none_is_refused():
-    result = CliRunner().invoke(app, ["bench", "tree", "--budgets", "many"])
-    assert result.exit_code == 2
-    assert "not a list of whole numbers" in result.output
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--budgets", "many", "give whole numbers from 1"),
+        ("--batches", "0", "give whole numbers from 1"),
+        ("--device", "abacus", "can't be used here"),
+        ("--json", "/nowhere/at/all.json", "There is no folder /nowhere/at"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(option, value, said):
+    result = CliRunner().invoke(app, ["bench", "tree", option, value])
+    assert result.exit_code == 1
+    assert said in result.output
 
 
 def test_the_variants_do_the_same_work():

@@ -55,6 +55,12 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(asked, part):
     assert SERVER.of_request({"jetspec": asked}) == SERVER  # SGLang runs a refused request once
 
 
+@pytest.mark.parametrize("params", ["x", 5, [1], True, "", []], ids=repr)
+def test_custom_params_must_be_an_object(params):
+    assert SERVER.problem(params).endswith("give an object.")
+    assert SERVER.of_request(params) == SERVER
+
+
 @pytest.mark.parametrize(
     "asked", [{"expansion": "eager"}, {"acceptance": "rejection"}, {"conditioning": "marginal"}], ids=str
 )
