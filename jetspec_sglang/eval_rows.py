@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from math import isnan
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from .ceiling import ceiling
 from .compare import CompareError, decode_cost, tau
@@ -42,7 +44,7 @@ class Measurement:
     completion_tokens: int
     decoded: int
     prefill_seconds: float
-    decode_seconds: float
+    decode_seconds: Annotated[float, Field(gt=0)]
     rounds: int
     accepted_drafts: int
     drafts: int
@@ -56,10 +58,12 @@ class Measurement:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "Measurement":
-        """Raises KeyError or TypeError for another row."""
+        """Raises KeyError, TypeError or ValueError for another row."""
         names = [field.name for field in fields(Configuration)]
         own = [field.name for field in fields(cls) if field.name != "configuration"]
-        return cls(Configuration(**{name: row[name] for name in names}), **{name: row[name] for name in own})
+        values = {name: row[name] for name in own}
+        configuration = {name: row[name] for name in names}
+        return TypeAdapter(cls).validate_python({"configuration": configuration, **values})
 
 
 def read_raw(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -69,12 +73,20 @@ def read_raw(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         CompareError: the file can't be read, or another program wrote it.
     """
     try:
-        head, *rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
-        return dict(head["run"]), rows
-    except OSError as error:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
         raise CompareError(f"{file} can't be read ({error}).") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CompareError(f"{file} holds no raw rows of jetspec eval (--jsonl).") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise CompareError(
+                f"{file}, line {number} is no JSON ({error}); is the file cut short?"
+            ) from error
+    if not rows or not isinstance(rows[0], dict) or not isinstance(rows[0].get("run"), dict):
+        raise CompareError(f"{file} holds no raw rows of jetspec eval (--jsonl).")
+    return rows[0]["run"], rows[1:]
 
 
 def parse_rows(
@@ -85,6 +97,12 @@ def parse_rows(
     for number, row in enumerate(rows, 2):
         try:
             parsed.append(parse(row))
+        except ValidationError as error:
+            where, problem = error.errors()[0]["loc"], error.errors()[0]["msg"]
+            name = where[-1] if where else "row"
+            raise CompareError(
+                f"{file}, line {number} is no row of jetspec eval ({name}: {problem})."
+            ) from error
         except (KeyError, TypeError) as error:
             raise CompareError(f"{file}, line {number} is no row of jetspec eval ({error}).") from error
     if not parsed:

@@ -122,7 +122,7 @@ def report(folder: Folder) -> None:
 
     try:
         page = write_report(folder)
-    except StudyError as error:
+    except (StudyError, OSError) as error:
         print(f"jetspec loadtest report: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
     terminal().print(

@@ -75,6 +75,8 @@ def read_study(folder: Path) -> dict[str, Any]:
         study = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StudyError(f"{file} can't be read ({error}); is {folder} the folder of a sweep?") from error
+    if not isinstance(study, dict):
+        raise StudyError(f"{file} is not what a sweep writes; is {folder} the folder of a sweep?")
     if study.get("format") != FORMAT:
         raise StudyError(f"{file} has format {study.get('format')}; this version reads format {FORMAT}.")
     return study
@@ -138,6 +140,8 @@ def significant(value: Any) -> Any:
 
 def _read_cell(folder: Path, entry: dict[str, Any]) -> CellFiles:
     place = cell_folder(folder, entry["name"])
+    if not place.is_dir():
+        raise StudyError(f"cell {entry['name']} is not measured yet: run the sweep again, it goes on.")
     try:
         run, requests = read_run(place), read_requests(place)
     except RecordError as error:

@@ -52,7 +52,9 @@ def _prompt(line: str, where: str) -> Prompt:
     try:
         row = json.loads(line)
         turns, domain = row["turns"], row.get("domain", "own")
-        if not turns or not all(isinstance(text, str) and text for text in (*turns, domain)):
+        if not isinstance(turns, list) or not turns:
+            raise TypeError
+        if not all(isinstance(text, str) and text for text in (*turns, domain)):
             raise TypeError
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PromptError(f"{where} is no prompt; write rows like {_EXAMPLE}.") from error

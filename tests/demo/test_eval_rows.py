@@ -135,7 +135,8 @@ def test_raw_rows_come_back(tmp_path):
     ("text", "sentence"),
     [
         ("", "no raw rows"),
-        ("no json", "no raw rows"),
+        ("no json", "line 1 is no JSON"),
+        ('{"run": {}}\n{"drafter": "no', "line 2 is no JSON .*; is the file cut short"),
         ('{"drafter": "none"}', "no raw rows"),
         ('{"run": {}}', "no answers"),
         ('{"run": {}}\n{"drafter": "none"}', "line 2 is no row"),
@@ -149,3 +150,14 @@ def test_a_file_of_something_else(tmp_path, text, sentence):
         parse_rows(file, read_raw(file)[1], Measurement.of_row)
     with pytest.raises(CompareError, match="can't be read"):
         read_raw(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("decode_seconds", 0), ("completion_tokens", "many"), ("stage_seconds", 5), ("budget", "x")],
+)
+def test_a_row_with_another_value_is_named(tmp_path, name, value):
+    file = tmp_path / "raw.jsonl"
+    file.write_text("\n".join(map(json.dumps, [{"run": {}}, SAMPLE[0].row() | {name: value}])))
+    with pytest.raises(CompareError, match=f"line 2 is no row of jetspec eval .{name}: "):
+        parse_rows(file, read_raw(file)[1], Measurement.of_row)
