@@ -59,7 +59,11 @@ class RunningServer:
         self.url = url.rstrip("/")
 
     def launch(self) -> None:
-        pass
+        """Raises RuntimeError: nothing answers there, and waiting would not help."""
+        try:
+            requests.get(self.url + "/health", timeout=20)
+        except requests.RequestException as error:
+            raise RuntimeError(f"nothing answers at {self.url}; start it first.") from error
 
     def ready(self) -> bool:
         try:
@@ -131,7 +135,10 @@ class Fleet:
         for name in names:
             server = self._running[name] = self._makers[name]()
             began = time.monotonic()
-            server.launch()
+            try:
+                server.launch()
+            except RuntimeError as error:
+                raise SweepError(f"The server {name} can't be used: {error}") from error
             self._write_notes()
             while not self._started(name):
                 elapsed = time.monotonic() - began

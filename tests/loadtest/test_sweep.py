@@ -113,7 +113,7 @@ def test_servers_of_one_cell_get_the_same_arrivals(sweep):
     one = sweep().finish()
     schedules = [run_of(one, name)["schedule_s"] for name in cell_names(one)]
     assert schedules[0] == schedules[1] != []
-    assert run_of(one, "plain/rate-4/1")["server_after"]["model_path"] == "builtin:fake"
+    assert run_of(one, "plain/rate-4/1")["server_before"]["model_path"] == "builtin:fake"
 
 
 def test_killed_server_is_started_again_and_its_cell_repeated(sweep):
