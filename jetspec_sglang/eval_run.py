@@ -48,9 +48,15 @@ class Head:
         return SUFFIX in (self.drafter, self.graft)
 
     def flags(self, budget: int, width: int | None = None) -> list[str]:
-        """Of a server that drafts so."""
-        graft = () if self.graft == "none" else ("--jetspec-graft", self.graft)
-        return [*jetspec_flags(self.folder, budget, width), "--jetspec-drafter", self.drafter, *graft]
+        """Of a server that drafts so.
+
+        It remembers no finished answers: a question is asked in several configurations and several times, and the
+        second answer would be drafted from the first.
+        """
+        flags = [*jetspec_flags(self.folder, budget, width), "--jetspec-drafter", self.drafter]
+        if self.graft != "none":
+            flags += ["--jetspec-graft", self.graft]
+        return [*flags, "--jetspec-suffix-cache", "0"] if self.retrieves else flags
 
 
 @dataclass(frozen=True)

@@ -152,3 +152,20 @@ def test_one_server_can_serve_all_of_a_head():
     flags = " ".join(head_flags(head, [Configuration("d", "chain", "none", None, 8)], 24))
     assert "--speculative-num-draft-tokens 8" in flags
     assert "topk" not in flags
+
+
+def test_retrieval_is_measured_without_a_memory_of_answers():
+    """Or the second configuration would be drafted for from the first one's answer."""
+    known = ["causal_parallel", "suffix"]
+    assert parse_drafters("suffix,causal_parallel+suffix=/x/h", known) == [
+        ("suffix", "suffix", None),
+        ("causal_parallel+suffix", "causal_parallel+suffix", Path("/x/h")),
+    ]
+    with pytest.raises(CompareError, match=r"--drafters has 'suffix\+suffix'"):
+        parse_drafters("suffix+suffix", known)
+    alone = " ".join(Head("suffix", "suffix", None, 1024).flags(16))
+    assert "--jetspec-drafter suffix --jetspec-suffix-cache 0" in alone
+    assert "model-path" not in alone
+    grafted = " ".join(Head("g", "causal_parallel", Path("/x/h"), 1024, "suffix").flags(16))
+    assert "--jetspec-drafter causal_parallel --jetspec-graft suffix --jetspec-suffix-cache 0" in grafted
+    assert "suffix" not in " ".join(Head("h", "causal_parallel", Path("/x/h"), 8).flags(16))
