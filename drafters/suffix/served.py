@@ -136,10 +136,9 @@ def _batched(roots: list[int], found: list[Branches | None], slots: int) -> Toke
     tokens, parent = np.full(shape, NONE), np.full(shape, NONE)
     depth, logprob = np.zeros(shape, np.int64), np.full(shape, -np.inf, np.float32)
     tokens[:, 0], logprob[:, 0] = roots, 0
+    columns: tuple[np.ndarray, ...] = (tokens, parent, depth, logprob)
     for row, (size, branches) in enumerate(zip(sizes, found, strict=True)):
         if branches is not None:
-            for field, own in zip((tokens, parent, depth, logprob), branches, strict=False):
-                field[row, :size] = own
-    return TokenTree(
-        *(torch.from_numpy(field) for field in (tokens, parent, depth, logprob, np.array(sizes)))
-    )
+            for column, own in zip(columns, branches, strict=False):
+                column[row, :size] = own
+    return TokenTree(*map(torch.from_numpy, (*columns, np.array(sizes))))
