@@ -24,6 +24,14 @@ def jetspec_flags(budget: int, overlap: bool) -> tuple[str, ...]:
     )
 
 
+def suffix_flags(budget: int) -> tuple[str, ...]:
+    """Of a server that drafts without a head."""
+    return (
+        *("--speculative-algorithm", "JETSPEC", "--jetspec-drafter", "suffix"),
+        *("--speculative-num-draft-tokens", str(budget)),
+    )
+
+
 def prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:
     """(prompt ids, new tokens): held-out chats, one token, random tokens, repetition, shared prefixes, long ones,
     and some that run into the context's end."""

@@ -1,4 +1,8 @@
-"""Temperature > 0: the served distribution of the first two tokens is the target's own."""
+"""Temperature > 0: the served distribution of the first two tokens is the target's own.
+
+Also where drafts come from what other requests have been answered to the same question, which is what a drafter could
+bias most.
+"""
 
 from collections import Counter
 
@@ -16,9 +20,13 @@ TEMPERATURE, TOP_K = 1.0, 4
 SAMPLES = 600
 
 
-@pytest.fixture(scope="module")
-def jetspec(serve):
-    return serve(*builtin.COMMON, *builtin.jetspec_flags(16, overlap=True))
+@pytest.fixture(scope="module", params=["head", "suffix", "graft"])
+def jetspec(request, serve):
+    flags = builtin.suffix_flags(16) if request.param == "suffix" else builtin.jetspec_flags(16, overlap=True)
+    graft = ("--jetspec-graft", "suffix") if request.param == "graft" else ()
+    server = serve(*builtin.COMMON, *flags, *graft)
+    yield server
+    server.stop()
 
 
 def filtered(logits: torch.Tensor) -> dict[int, float]:
