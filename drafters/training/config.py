@@ -92,7 +92,7 @@ class FitConfig(_Strict):
     temperature: float = Field(1.0, gt=0)  # of both distributions of a KL, which is scaled by its square
     hard_weight: float = Field(0.0, ge=0, le=1)  # share of cross entropy that is mixed into a KL
     # The softmax of a loss goes over the tokens that the batch names and so many others, drawn for each batch;
-    # None: over the whole vocabulary. Most of a step's time on a CPU is this softmax.
+    # None: over the whole vocabulary, whose matmuls are about half of a small head's arithmetic.
     negatives: int | None = Field(None, ge=1)
     gamma: float = Field(0.0, ge=0)  # depth k weighs exp(-(k-1)/gamma); 0 weighs all depths alike
 

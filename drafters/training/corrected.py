@@ -25,7 +25,7 @@ from jetspec_sglang.kernels.top_k import top_k
 from ..path_corrector import Embed, PathCorrector, corrections, log_mass
 from .batch import Batch
 from .config import FitConfig
-from .shards import Teacher, TopK
+from .loss import taught_entropy
 from .student import Student
 
 ROWS = 256  # of which logits are kept at a time
@@ -76,21 +76,6 @@ class CorrectedStudent(Student):
         return torch.stack(found, dim=1)[batch.paths.anchors, batch.depths - 1]
 
 
-def few_labels(config: FitConfig, labels: Tensor, teacher: Teacher) -> tuple[Tensor, Tensor]:
-    """What a row is taught, as tokens [R, N] int64 and their shares [R, N] float32, each row's summing to 1.
-
-    The top 16 of a teacher are taken for its whole distribution. Raises TypeError for a teacher of another form.
-    """
-    ids, one = labels[:, None], torch.ones(len(labels), 1, device=labels.device)
-    hard = 1.0 if config.objective == "cross_entropy" else config.hard_weight
-    if hard == 1:
-        return ids, one
-    if not isinstance(teacher, TopK):
-        raise TypeError("a corrected head is taught by top-k distributions")
-    soft = (1 - hard) * teacher.logprobs.float().softmax(dim=-1)
-    return torch.cat((teacher.ids.long(), ids), 1), torch.cat((soft, hard * one), 1)
-
-
 def corrected_loss(config: FitConfig, rows: CorrectedRows, tokens: Tensor, shares: Tensor) -> Tensor:
     """Mean over rows of the configured objective; tokens and shares [R, N] as `few_labels` gives them.
 
@@ -99,8 +84,7 @@ def corrected_loss(config: FitConfig, rows: CorrectedRows, tokens: Tensor, share
     found = tokens[:, :, None] == rows.ids[:, None]
     changes = torch.where(found, rows.changes[:, None], 0).sum(-1)
     after = rows.named + changes - log_mass(rows.logprobs, rows.changes)
-    soft = shares[:, :-1]  # nothing of it with cross entropy
-    return torch.xlogy(soft, soft / (1 - config.hard_weight)).sum(-1).mean() - (shares * after).sum(-1).mean()
+    return -(shares * after).sum(-1).mean() - taught_entropy(config, shares)
 
 
 def corrected_rows(

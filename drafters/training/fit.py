@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from . import state
 from .batch import Batch, collate, sample_anchors
 from .config import FitConfig, TrainConfig
-from .corrected import CorrectedStudent, corrected_loss, few_labels
+from .corrected import CorrectedStudent, corrected_loss
 from .disk import require_space
 from .errors import TrainError
 from .evaluate import evaluate
 from .initialise import initialise
-from .loss import objective_loss
+from .loss import few_labels, objective_loss
 from .metrics import Metrics
 from .shards import Folder, Ref, Sequence, plan
 from .student import DraftHead, Student, head_config, make_head, warm_start

@@ -53,26 +53,20 @@ def objective_loss(
     hidden [R, H]; lm_head [V, H] in the dtype the matmuls shall run in; labels [R] int64; teacher of R rows.
     ``generator``, on the CPU, draws the negatives of a config that has them.
     """
-    hard = 1.0 if config.objective == "cross_entropy" else config.hard_weight
-    soft, heat = 1 - hard, config.temperature
-    ids, one = labels[:, None], torch.ones(len(labels), 1, device=labels.device)
-    few = teacher if config.objective == "forward_kl" and isinstance(teacher, TopK) and soft else None
-    named = ids if few is None else torch.cat((few.ids.long(), ids), 1)
-    vocabulary = Vocabulary(lm_head)
-    if config.negatives is not None:
-        vocabulary, named = narrowed(lm_head, named, config.negatives, generator)
-    top, ids = named[:, :-1], named[:, -1:]
-    if few is not None:
-        # The top 16 are taken for the whole distribution: the rest of its mass is left out.
-        probs = (few.logprobs.float() / heat).softmax(dim=-1)
-        constant = soft * heat**2 * torch.xlogy(probs, probs).sum(-1).mean()
+    hard, heat = hard_share(config), config.temperature
+    soft = 1 - hard
+    vocabulary, tokens = Vocabulary(lm_head), labels[:, None]
+    few = hard == 1 or (config.objective == "forward_kl" and isinstance(teacher, TopK))
+    if few:
+        tokens, shares = few_labels(config, labels, teacher)
+        constant = heat**2 * taught_entropy(config, shares)
+        if config.negatives is not None:
+            vocabulary, tokens = narrowed(lm_head, tokens, config.negatives, generator)
         if heat == 1:  # one pass for both parts
-            return (
-                soft_label_loss(hidden, vocabulary, named, torch.cat((soft * probs, hard * one), 1))
-                + constant
-            )
-        loss = soft * heat**2 * soft_label_loss(hidden, vocabulary, top, probs, heat) + constant
-    elif soft:
+            return soft_label_loss(hidden, vocabulary, tokens, shares) - constant
+        top = soft_label_loss(hidden, vocabulary, tokens[:, :-1], shares[:, :-1] / soft, heat) if soft else 0
+        loss = soft * heat**2 * top - constant
+    else:
         divergence = forward_kl if config.objective == "forward_kl" else reverse_kl
 
         def row_loss(logits: Tensor, part: slice) -> Tensor:
@@ -80,9 +74,37 @@ def objective_loss(
             return divergence(log_p, (logits / heat).log_softmax(-1))
 
         loss = soft * heat**2 * chunked_loss(hidden, lm_head, row_loss)
-    else:
-        loss = torch.zeros((), device=hidden.device)
-    return loss + hard * soft_label_loss(hidden, vocabulary, ids, one) if hard else loss
+    if not hard:
+        return loss
+    one = torch.ones(len(labels), 1, device=labels.device)
+    return loss + hard * soft_label_loss(hidden, vocabulary, tokens[:, -1:], one)
+
+
+def hard_share(config: FitConfig) -> float:
+    """Share of cross entropy."""
+    return 1.0 if config.objective == "cross_entropy" else config.hard_weight
+
+
+def few_labels(config: FitConfig, labels: Tensor, teacher: Teacher) -> tuple[Tensor, Tensor]:
+    """What a row is taught, as tokens [R, N] int64 and their shares [R, N] float32, each row's summing to 1.
+
+    The label comes last. The top 16 of a teacher are taken for its whole distribution, at the temperature; the rest
+    of its mass is left out. Raises TypeError for a teacher of another form.
+    """
+    ids, one = labels[:, None], torch.ones(len(labels), 1, device=labels.device)
+    hard = hard_share(config)
+    if hard == 1:
+        return ids, one
+    if not isinstance(teacher, TopK):
+        raise TypeError("only top-k distributions are few labels")
+    soft = (1 - hard) * (teacher.logprobs.float() / config.temperature).softmax(dim=-1)
+    return torch.cat((teacher.ids.long(), ids), 1), torch.cat((soft, hard * one), 1)
+
+
+def taught_entropy(config: FitConfig, shares: Tensor) -> Tensor:
+    """Entropy of the teacher's part of `few_labels`' shares, mean over rows: what makes a KL of a cross entropy."""
+    soft = shares[:, :-1]  # nothing of it with cross entropy
+    return -torch.xlogy(soft, soft / (1 - config.hard_weight)).sum(-1).mean()
 
 
 @dataclass(frozen=True)

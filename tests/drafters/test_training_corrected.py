@@ -18,10 +18,10 @@ from jetspec_sglang.drafters.training.corrected import (
     CorrectedStudent,
     corrected_loss,
     corrected_rows,
-    few_labels,
 )
 from jetspec_sglang.drafters.training.errors import TrainError
 from jetspec_sglang.drafters.training.export import export
+from jetspec_sglang.drafters.training.loss import few_labels
 from jetspec_sglang.drafters.training.shards import Folder, TopK
 
 KINDS = {"gru": {"kind": "gru", "state_size": 16}, "mlp": {"kind": "mlp"}}
