@@ -349,6 +349,17 @@ def writable(file: Path | None) -> None:
 
 
 @contextlib.contextmanager
+def waiting(console: Console, what: str) -> Iterator[None]:
+    """Say what is going on, with a spinner in a terminal."""
+    if not console.is_terminal:
+        console.print(what, highlight=False)
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+@contextlib.contextmanager
 def ending_cleanly(name: str) -> Iterator[None]:
     """Known errors become one sentence and status 1; SIGTERM and SIGHUP unwind the stack like Ctrl-C does."""
 

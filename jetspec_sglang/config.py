@@ -102,12 +102,7 @@ def resolve_config(view: Any, head: Any) -> JetSpecConfig:
         ConfigError: a value out of range, of the wrong type or unknown, or JSON that can't be read.
     """
     settled: dict[str, tuple[Any, str]] = {}
-    # Lowest rank first: each source overwrites the ones below it.
-    for values, origin in (
-        (environment_settings(), CONFIG_ENV),
-        (head_settings(view), "jetspec_config of the head"),
-        (flag_settings(view), None),
-    ):
+    for values, origin in _sources(view):  # each overwrites the ones before it
         for name, value in values.items():
             settled[name] = (value, origin or _flag(name))
     settled.setdefault("drafter", (head.drafter, "what the head is"))
@@ -152,10 +147,17 @@ def flag_settings(view: Any) -> dict[str, Any]:
 
 def asked_drafter(view: Any) -> str | None:
     """The drafter that anyone names, by the same ranks as all settings; None if the head is to say it."""
-    for values in (flag_settings(view), head_settings(view), environment_settings()):
-        if "drafter" in values:
-            return values["drafter"]
-    return None
+    asked = [values["drafter"] for values, _ in _sources(view) if "drafter" in values]
+    return asked[-1] if asked else None
+
+
+def _sources(view: Any) -> tuple[tuple[dict[str, Any], str | None], ...]:
+    """Settings and where they come from (None: flags), the lowest rank first."""
+    return (
+        (environment_settings(), CONFIG_ENV),
+        (head_settings(view), "jetspec_config of the head"),
+        (flag_settings(view), None),
+    )
 
 
 def head_settings(view: Any) -> dict[str, Any]:
@@ -293,9 +295,8 @@ def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str, conditioning:
     for name, known in names_of(trees_of(conditioning, graft)).items():
         if name in settled and settled[name][0] not in known:
             value, origin = settled[name]
-            with_it = (
-                {"path": " with a path corrector"}.get(conditioning, "") if kind != "autoregressive" else ""
-            )
+            corrected = conditioning == "path" and kind != "autoregressive"
+            with_it = " with a path corrector" if corrected else ""
             with_it += f" with {_flag('graft')} {graft}" if graft != "none" else ""
             raise ConfigError(
                 f"{name} {value!r} ({origin}) is not for the drafter {drafter}{with_it}; "

@@ -7,8 +7,6 @@ what the user asks for and what is written; `quality_tables`, `quality_plot` and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +15,16 @@ import typer
 from rich.console import Console
 
 from .builtin.prompts import load_prompts, mixed
-from .compare import CompareError, Dtype, ending_cleanly, model_folders, read_head, terminal, writable
+from .compare import (
+    CompareError,
+    Dtype,
+    ending_cleanly,
+    model_folders,
+    read_head,
+    terminal,
+    waiting,
+    writable,
+)
 from .figures import drawable, require_matplotlib, save
 
 if TYPE_CHECKING:
@@ -63,7 +70,7 @@ def quality(
         from .quality_run import Request, measure
 
         request = Request(target, folders, chosen, rounds, budget, cost, dtype.value)
-        measured = measure(request, lambda what: _status(console, what))
+        measured = measure(request, lambda what: waiting(console, what))
         show(console, measured, json_file, html, plot)
 
 
@@ -131,13 +138,3 @@ def show(
         from .quality_plot import figure
 
         save(figure(measured), plot)
-
-
-@contextmanager
-def _status(console: Console, what: str) -> Iterator[None]:
-    if not console.is_terminal:
-        console.print(what, highlight=False)
-        yield
-        return
-    with console.status(what):
-        yield

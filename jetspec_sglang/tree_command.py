@@ -25,6 +25,7 @@ from .compare import (
     model_folders,
     start_all,
     terminal,
+    waiting,
     writable,
 )
 from .figures import drawable, save
@@ -129,7 +130,7 @@ def tree(
         settings = {name: value for name, value in given.items() if value is not None}
         if not url:
             url = stack.enter_context(_server(console, (target, head), dtype.value, settings)).url
-        with _waiting(console, "Asking"):
+        with waiting(console, "Asking"):
             answer = ask_traced(url, prompt, raw, settings, temperature, max_new_tokens)
         if round_number is not None and round_number > len(answer.rounds):
             raise CompareError(f"--round is {round_number}, but the answer took {len(answer.rounds)} rounds.")
@@ -247,17 +248,7 @@ def _server(
             flags += [flag, str(settings[name])]
     server = Server(flags)
     with stopping(server):
-        with _waiting(console, "Starting a server"):
+        with waiting(console, "Starting a server"):
             start_all({"JETSPEC": server}, lambda names, seconds: None)
         yield server
     server.log.unlink(missing_ok=True)
-
-
-@contextmanager
-def _waiting(console: Console, what: str) -> Iterator[None]:
-    if not console.is_terminal:
-        console.print(what, highlight=False)
-        yield
-        return
-    with console.status(what):
-        yield

@@ -6,8 +6,8 @@ retraction, abort and the overlap schedule need no state of ours. What is kept o
 an index of that text, made again whenever it doesn't fit.
 
 On an accelerator the text must come to the host: lengths and anchors, then the new tokens, two small copies a round
-that wait for the round before. The host's own work of a round, some 0.1 ms and SGLang's scheduling, is then no
-longer hidden behind the device's. Nothing waits on a CPU.
+that wait for the round before. The host's own work of a round, and SGLang's scheduling, is then no longer hidden
+behind the device's. Nothing waits on a CPU.
 """
 
 from collections.abc import Sequence
@@ -90,9 +90,10 @@ class SuffixDrafter:
         # One token more than is new: if it differs, the text is another than the one that is known.
         starts = [count - 1 if 0 < count <= end else 0 for (count, _), end in zip(known, ends, strict=True)]
         table = batch.req_pool_indices
-        texts = self._read(
-            table, starts, [ends[row] if row in wanted else starts[row] for row in range(len(ends))]
-        )
+        stops = list(starts)
+        for row in wanted:
+            stops[row] = ends[row]
+        texts = self._read(table, starts, stops)
         for row in wanted:
             count, token = known[row]
             if count and (starts[row] != count - 1 or texts[row][0] != token):

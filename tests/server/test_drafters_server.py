@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 import tiny
+from asking import greedy, settled
 from oracle import Oracle
 
 from jetspec_sglang.drafters.checkpoint_corrector import PUBLISHED_CANDIDATES
@@ -56,18 +57,6 @@ def drafted(request, serve, tmp_path_factory):
     yield server, Oracle(target, head)
     assert settled(server), server.tail()
     server.stop()
-
-
-def greedy(server, ids: list[int], new_tokens: int, **jetspec) -> dict:
-    params = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
-    if jetspec:
-        params["custom_params"] = {"jetspec": jetspec}
-    return server.generate(input_ids=ids, sampling_params=params)
-
-
-def settled(server) -> bool:
-    """It still answers after having been idle, which is when SGLang looks for leaks."""
-    return server.alive() and len(greedy(server, [7, 8, 9], 2)["output_ids"]) == 2
 
 
 def prompts(seed: int) -> list[list[int]]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+from asking import greedy, settled
 from oracle import Oracle
 
 pytestmark = pytest.mark.server
@@ -46,18 +47,6 @@ def server(request, serve, models):
 @pytest.fixture(scope="module")
 def oracle(models):
     return Oracle(models["target"], models["head"])
-
-
-def greedy(server, ids: list[int], new_tokens: int, **jetspec) -> dict:
-    params = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
-    if jetspec:
-        params["custom_params"] = {"jetspec": jetspec}
-    return server.generate(input_ids=ids, sampling_params=params)
-
-
-def settled(server) -> bool:
-    """It still answers after having been idle, which is when SGLang looks for leaks."""
-    return server.alive() and len(greedy(server, [7, 8, 9], 2)["output_ids"]) == 2
 
 
 def told(server) -> dict:

@@ -92,6 +92,7 @@ class CostModel:
         self._rounds = 0
         # By octave of the batch, and whether the round drafted: then more is to be done between rounds.
         self._gaps: dict[tuple[int, bool], deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_GAPS))
+        self._usual_gap: dict[tuple[int, bool], float] = {}
 
     def _slope(self, samples: Sequence[Sample]) -> float:
         """Seconds of verify that a token of context adds, a request; from the samples with a longer one."""
@@ -133,7 +134,9 @@ class CostModel:
             self._corrections[octave] = Correction(Estimate(near, UNKNOWN_LEVEL))
         self._corrections[octave].observe(_kind(shape), seconds / self.measured(shape), self._rounds)
         if gap is not None:
-            self._gaps[octave, shape.depth > 0].append(gap)
+            key = octave, shape.depth > 0
+            self._gaps[key].append(gap)
+            self._usual_gap[key] = median(self._gaps[key])
 
     def report(self) -> dict[str, dict[str, float]]:
         """Live time over start-up time: by the smallest batch of an octave, then as `Correction.report`."""
@@ -150,10 +153,10 @@ class CostModel:
     def _gap(self, shape: RoundShape) -> float:
         """The usual one of the nearest load where such rounds were seen, or any."""
         drafted, own = shape.depth > 0, octave_of(shape.batch)
-        if not self._gaps:
+        if not self._usual_gap:
             return 0.0
-        nearest = min(self._gaps, key=lambda key: (key[1] != drafted, abs(key[0] - own)))
-        return median(self._gaps[nearest])
+        nearest = min(self._usual_gap, key=lambda key: (key[1] != drafted, abs(key[0] - own)))
+        return self._usual_gap[nearest]
 
 
 def _verify_rows(shape: RoundShape) -> int:
