@@ -151,10 +151,11 @@ def _lines(summary: dict[str, Any], config: LoadConfig) -> Iterator[str]:
 
 
 def _verdict(done: Run, requests: list[Request]) -> None:
-    errors = Counter(request.error for request in requests if request.error is not None)
-    for text, count in errors.most_common(1):
-        console.print(f"{count} of {len(requests)} requests failed, most often so: {text}", markup=False)
-    if requests and sum(errors.values()) == len(requests):
+    errors = [request.error for request in requests if request.error is not None]
+    for text, count in Counter(errors).most_common(1):
+        failed = f"{len(errors)} of {len(requests)} requests failed, those of the warm-up included"
+        console.print(f"{failed}; {count} of them so: {text}", markup=False)
+    if errors and len(errors) == len(requests):
         raise typer.Exit(1)
     if not done.valid:
         console.print("[red]This run is invalid:[/red]", *done.reasons)

@@ -17,10 +17,13 @@ Api = Literal["generate", "chat", "program"]
 Arrivals = Literal["poisson", "constant", "bursts", "ramp", "trace", "closed"]
 
 
+MOST_ARRIVALS = 10_000_000  # of a run; its schedule is made before it
+
+
 class LoadConfig(BaseModel):
     """One run. Rates are requests a second (conversations, where they have several turns); times are seconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     url: str = Field("http://127.0.0.1:30000", description="the server under test")
     api: Api = Field(
@@ -75,6 +78,8 @@ class LoadConfig(BaseModel):
             raise ValueError("trace, a file of start times, goes with arrivals trace; give both or neither")
         if self.template != "none" and self.api == "chat":
             raise ValueError("template is not for api chat, where the server applies its own; leave it out")
+        if max(self.rate, self.rate_to or 0) * self.end_s > MOST_ARRIVALS:
+            raise ValueError(f"that is more than {MOST_ARRIVALS} requests; lower rate or duration_s")
         return self
 
     @property

@@ -22,6 +22,7 @@ from .runner import Progress, RunError, run
 from .sweep_config import SweepConfig
 from .sweep_plan import Cell
 from .sweep_servers import Fleet, Launcher, RunningServer, Server, SweepError, end_leftovers
+from .workloads import load_workload
 
 TRIES = 3  # of a cell whose server ends
 INVALID_TRIES = 2  # of a cell in which the generator was late
@@ -49,6 +50,8 @@ def sweep(
         SweepError: the folder is another study's or in use, or a server does not come up or ends again and again.
         ScheduleError, WorkloadError: a run can't be played.
     """
+    cells = config.cells()
+    load_workload(config.run_of(cells[0], "http://not-started-yet"))  # before minutes go into servers
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with only_one(folder):
@@ -57,7 +60,6 @@ def sweep(
         shutil.rmtree(folder / HALF, ignore_errors=True)
         if ended:
             watch.event(f"ended {ended} processes that an earlier, killed sweep had left behind")
-        cells = config.cells()
         todo = [cell for cell in cells if not cell_folder(folder, cell.name).exists()]
         fleet = Fleet(
             {name: _maker(config, name, launcher) for name in config.servers},
@@ -150,7 +152,7 @@ def _measure(
         if not fleet.answers(cell.server):
             fleet.drop(cell.server)
             crashes += 1
-            _tell(study, watch, cell, "the server ended or stopped answering; started again, cell repeated")
+            _tell(study, watch, cell, "the server ended or stopped answering, so the cell is to be repeated")
             if crashes == TRIES:
                 raise SweepError(f"The server {cell.server} ended {TRIES} times in {cell.name}.")
         elif done is None:

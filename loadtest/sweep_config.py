@@ -28,7 +28,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]  # also a folder 
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ServerConfig(Strict):

@@ -115,6 +115,9 @@ def test_workers_share_every_arrival_once(times, workers):
         ({"api": "chat", "template": "chatml"}, "template is not for api chat"),
         ({"url": "localhost:30000"}, "give one like http://127.0.0.1:30000"),
         ({"rate": 0}, "greater than 0"),
+        ({"rate": float("inf")}, "finite"),
+        ({"duration_s": float("inf")}, "finite"),
+        ({"rate": 1e8, "duration_s": 100}, "lower rate or duration_s"),
         ({"rates": 1}, "not permitted"),
     ],
 )

@@ -1,8 +1,11 @@
-"""Servers of a sweep that somebody else started."""
+"""Servers of a sweep that somebody else started, and what is said before any is."""
 
 import pytest
 
+from jetspec_sglang.loadtest.sweep import sweep
+from jetspec_sglang.loadtest.sweep_config import SweepConfig
 from jetspec_sglang.loadtest.sweep_servers import Fleet, RunningServer, SweepError
+from jetspec_sglang.loadtest.workloads import WorkloadError
 
 
 class NoLauncher:
@@ -22,3 +25,18 @@ def test_a_server_that_nobody_started_is_said_at_once(tmp_path):
     ):
         fleet.start(["a"])
     fleet.stop()
+
+
+def test_prompts_that_cannot_be_read_are_said_before_a_server_starts(tmp_path):
+    config = SweepConfig.model_validate(
+        {
+            "title": "t",
+            "baseline": "a",
+            "servers": {"a": {"args": []}},
+            "rates": [1],
+            "run": {"workload": str(tmp_path / "no.jsonl")},
+        }
+    )
+    with pytest.raises(WorkloadError, match=r"no\.jsonl"):
+        sweep(config, tmp_path / "study", NoLauncher(), {}, None)
+    assert not (tmp_path / "study").exists()
