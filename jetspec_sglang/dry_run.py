@@ -42,7 +42,8 @@ def measure_cost(worker: JetSpecWorker) -> CostModel:
 
 
 def shapes(requests: int, budget: int, max_depth: int, context: int) -> list[RoundShape]:
-    """What to measure: powers of four of requests by powers of two of nodes, and one long context."""
+    """What to measure: powers of four of requests by powers of two of nodes, and one request with a long context, plain
+    and with a tree."""
     batches = [b for b in (4**i for i in range(8)) if b < requests] + [requests]
     nodes = sorted({1, 2, 4, budget} | {2**i for i in range(3, 11) if 2**i < budget})
     short = max(1, min(SHORT, context))
@@ -53,8 +54,7 @@ def shapes(requests: int, budget: int, max_depth: int, context: int) -> list[Rou
         if n <= budget and b * n <= max(MOST_ROWS, budget, requests)
     ]
     if context > 2 * short:
-        n = min(8, budget)
-        found.append(RoundShape(1, n, min(max_depth, n - 1), min(LONG, context)))
+        found += [RoundShape(1, n, min(max_depth, n - 1), min(LONG, context)) for n in {1, min(8, budget)}]
     return found
 
 

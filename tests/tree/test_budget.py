@@ -50,9 +50,11 @@ def test_the_best_width_wins_unless_the_present_one_is_nearly_as_good(pairs, dat
 
 
 def seconds_of(shape: RoundShape) -> tuple[float, float, float]:
-    """A machine: (draft, verify, rest). Flat up to 16 rows, then a millisecond a row; overheads a request."""
+    """A machine: (draft, verify, rest). Flat up to 16 rows, then a millisecond a row; overheads a request; context is
+    read by each request and by each row."""
     rows = shape.batch * shape.nodes
-    verify = 0.024 + 0.001 * max(0, rows - 16) + 0.0005 * shape.batch + 1e-6 * shape.batch * shape.context
+    reading = (1e-6 * shape.batch + 2e-6 * rows) * shape.context
+    verify = 0.024 + 0.001 * max(0, rows - 16) + 0.0005 * shape.batch + reading
     draft = 0.003 + 0.0004 * shape.batch * (shape.depth + 1) if shape.depth else 0.0
     return draft, verify, 0.0005 + 0.00002 * rows
 
@@ -63,7 +65,7 @@ def dry_runs(most_requests: int = 16, budget: int = 32, max_depth: int = 7) -> l
         for b in (1, 4, most_requests)
         for n in candidate_widths(budget)
     ]
-    return [Sample(s, *seconds_of(s)) for s in [*shapes, RoundShape(1, 8, 7, 448)]]
+    return [Sample(s, *seconds_of(s)) for s in [*shapes, RoundShape(1, 1, 0, 448), RoundShape(1, 8, 7, 448)]]
 
 
 def test_the_cost_model_interpolates_what_was_measured():
@@ -73,6 +75,8 @@ def test_the_cost_model_interpolates_what_was_measured():
         RoundShape(8, 4, 3, 64),
         RoundShape(1, 8, 7, 448),
         RoundShape(16, 1, 0, 200),
+        RoundShape(16, 1, 0, 1000),
+        RoundShape(16, 16, 7, 1000),
     ):
         assert model.measured(shape) == pytest.approx(sum(seconds_of(shape)), rel=0.12), shape
 

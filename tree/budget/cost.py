@@ -86,7 +86,7 @@ class CostModel:
         self._draft = Surface.of(drafted, _draft_rows, [s.draft for s in drafted]) if drafted else None
         self._verify = Surface.of(near, _verify_rows, [s.verify for s in near])
         self._rest = Surface.of(near, _verify_rows, [s.rest for s in near])
-        self._per_context = self._slope(samples)
+        self._per_context = self._slopes(samples)
         self._known: dict[tuple[int, int, int], float] = {}  # by batch, nodes and depth
         self._corrections: dict[int, Correction] = {}
         self._rounds = 0
@@ -94,22 +94,27 @@ class CostModel:
         self._gaps: dict[tuple[int, bool], deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_GAPS))
         self._usual_gap: dict[tuple[int, bool], float] = {}
 
-    def _slope(self, samples: Sequence[Sample]) -> float:
-        """Seconds of verify that a token of context adds, a request; from the samples with a longer one."""
-        slopes = [
-            (s.verify - self._verify.seconds(s.shape.batch, _verify_rows(s.shape)))
-            / (s.shape.batch * (s.shape.context - self._reference))
-            for s in samples
-            if s.shape.context > self._reference
-        ]
-        return max(0.0, median(slopes)) if slopes else 0.0
+    def _slopes(self, samples: Sequence[Sample]) -> tuple[float, float]:
+        """Seconds of verify that a token of context adds: for a request, and for each of its nodes, as each reads the
+        whole context; from the samples with a longer one. (0, 0) without any."""
+        longer = [s for s in samples if s.shape.context > self._reference]
+        if not longer:
+            return 0.0, 0.0
+        design = np.array([[1.0, s.shape.nodes] for s in longer])
+        more = [s.shape.batch * (s.shape.context - self._reference) for s in longer]
+        usual = [self._verify.seconds(s.shape.batch, _verify_rows(s.shape)) for s in longer]
+        added = [max(0.0, s.verify - t) / m for s, t, m in zip(longer, usual, more, strict=True)]
+        (request, node), _ = nnls(design, np.array(added))
+        return float(request), float(node)
 
     def measured(self, shape: RoundShape) -> float:
         """The start-up prediction alone, scheduling between rounds not included."""
         key = shape.batch, shape.nodes, shape.depth
         if key not in self._known:  # each round asks for every width, and the answer stays
             self._known[key] = self._at_reference(shape)
-        return self._known[key] + shape.batch * self._per_context * max(0, shape.context - self._reference)
+        request, node = self._per_context
+        more = shape.batch * max(0, shape.context - self._reference)
+        return self._known[key] + more * (request + node * shape.nodes)
 
     def _at_reference(self, shape: RoundShape) -> float:
         total = self._verify.seconds(shape.batch, _verify_rows(shape))
