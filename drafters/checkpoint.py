@@ -1,8 +1,8 @@
 """Published draft heads on disk: ``config.json`` and weights, read strictly and written.
 
 Two formats: DFlash/JetSpec (`checkpoint_block`), maybe with a path corrector (`checkpoint_corrector`), and EAGLE-3
-(`checkpoint_eagle`), told apart by the config's architecture. A place is a local folder, a hub repository, or either
-with ``::subfolder``.
+(`checkpoint_eagle`), told apart by the config's architecture. A place is a local folder, a hub repository, either
+with ``::subfolder``, or ``builtin:name``, a packaged head.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from jetspec_sglang.builtin.head import BuiltinHeadError, named_builtin
 
 from .checkpoint_block import default_target_layer_ids, parse_block_config, published_block_config
 from .checkpoint_corrector import our_names, published_names
@@ -41,7 +43,13 @@ __all__ = [
 
 
 def locate(place: str | Path) -> Path:
-    """Local folder of ``folder``, ``folder::sub``, ``owner/repo`` or ``owner/repo::sub``; may download."""
+    """Local folder of ``folder``, ``folder::sub``, ``owner/repo``, ``owner/repo::sub`` or ``builtin:name``; may
+    download."""
+    try:
+        if (packaged := named_builtin(place)) is not None:
+            return packaged
+    except BuiltinHeadError as error:
+        raise HeadError(str(error)) from error
     base, _, sub = str(place).partition("::")
     folder = Path(base).expanduser()
     if not folder.is_dir():

@@ -18,7 +18,7 @@ import requests
 import typer
 from rich.console import Console
 
-from .builtin.head import BuiltinHeadError, builtin_head
+from .builtin.head import BuiltinHeadError, builtin_head, named_builtin
 from .builtin.prompts import PromptError
 from .builtin.target import BuiltinTargetError, builtin_target
 from .serving import Server, ServerError
@@ -121,18 +121,17 @@ def model_folders(target: Path | None, head: Path | None) -> tuple[Path, Path]:
     Raises:
         CompareError: a folder is missing or holds something else.
     """
-    if head is not None:
-        _check_model_folder(head, "--head")
-    if target is not None:
-        _check_model_folder(target, "--target")
     try:
-        head = head or builtin_head()  # first, as it costs nothing to find out
+        folder = builtin_head() if head is None else named_builtin(head) or head
     except BuiltinHeadError as error:
         raise CompareError(str(error)) from error
-    read_head(head)
+    _check_model_folder(folder, "--head")
+    if target is not None:
+        _check_model_folder(target, "--target")
+    read_head(folder)  # before the target is converted, as it costs nothing to find out
     target = target_folder(target)
-    _check_fit(head, target)
-    return target, head
+    _check_fit(folder, target)
+    return target, folder
 
 
 def target_folder(target: Path | None) -> Path:

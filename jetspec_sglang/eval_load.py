@@ -4,7 +4,9 @@ A cell is one method at one concurrency N: N clients, each of which sends its ne
 answered, until all prompts are (a closed loop). Every cell sends the same prompts for the same number of tokens
 (`ignore_eos`), so all do the same work, and its throughput is tokens over the time from the first request to the
 last answer, prefill included. A repeat runs all cells, methods by turns at each concurrency, in alternating
-order; a speed-up compares cells of one repeat, and the median repeat counts.
+order; a speed-up compares cells of one repeat, and the median repeat counts. Each repeat has servers of its own,
+started in alternating order: of equal processes the one started last can be the slowest by some per cent, maybe for the
+memory it gets.
 
 Fixed budgets are settings of requests to one JETSPEC server; the adaptive budget is a second one, with the
 largest of them as its limit.
@@ -94,35 +96,39 @@ def run(
     questions = [chat.tokens(prompt.turns[:1]) for prompt in prompts]
     lengths = spread(setting.max_new_tokens, len(questions))
     flags = server_flags(setting, budgets, concurrencies, max(map(len, questions)))
-    tree = head.flags(max(budgets))
-    servers = {
-        PLAIN: Server(flags),
-        head.label: Server([*flags, *tree]),
-        ADAPTIVE: Server([*flags, *tree, "--jetspec-budget", "adaptive"]),
-    }
-    methods = {
-        PLAIN: Method(servers[PLAIN], None),
-        **{f"budget {n}": Method(servers[head.label], {KEY: {"budget": n}}) for n in budgets},
-        ADAPTIVE: Method(servers[ADAPTIVE], None),
-    }
-    with stopping(*servers.values()):
-        say("Starting three servers")
-        for name, server in servers.items():  # one at a time: the adaptive one measures rounds as it starts
-            start_all({name: server}, lambda names, seconds: None)
-        say("Warming up")
-        for method in methods.values():
-            for concurrency in concurrencies:
-                few = questions[:concurrency]
-                cell(method, few, [WARM_UP_TOKENS] * len(few), concurrency, setting.temperature)
-        for repeat in range(setting.repeats):
+    for repeat in range(setting.repeats):
+        methods = _methods(flags, head, budgets)
+        servers = list(dict.fromkeys(method.server for method in methods.values()))
+        with stopping(*servers):
+            say(f"Starting three servers, repeat {repeat + 1} of {setting.repeats}")
+            for server in alternating(
+                servers, repeat
+            ):  # one at a time: the adaptive one measures as it starts
+                start_all({head.label: server}, lambda names, seconds: None)
+            say("Warming up")
+            for method in methods.values():
+                for concurrency in concurrencies:
+                    few = questions[:concurrency]
+                    cell(method, few, [WARM_UP_TOKENS] * len(few), concurrency, setting.temperature)
             for turn, concurrency in enumerate(concurrencies, start=repeat):
                 for name in alternating(methods, turn):
                     say(f"{name}, {concurrency} at once, repeat {repeat + 1} of {setting.repeats}")
                     answers = cell(methods[name], questions, lengths, concurrency, setting.temperature)
                     for prompt, answer in enumerate(answers):
                         yield Served(name, concurrency, repeat, prompt, **answer)
-    for server in servers.values():
-        server.log.unlink(missing_ok=True)
+        for server in servers:
+            server.log.unlink(missing_ok=True)
+
+
+def _methods(flags: list[str], head: Head, budgets: Sequence[int]) -> dict[str, Method]:
+    """On three new servers."""
+    tree = [*flags, *head.flags(max(budgets))]
+    fixed = Server(tree)
+    return {
+        PLAIN: Method(Server(flags), None),
+        **{f"budget {n}": Method(fixed, {KEY: {"budget": n}}) for n in budgets},
+        ADAPTIVE: Method(Server([*tree, "--jetspec-budget", "adaptive"]), None),
+    }
 
 
 def server_flags(

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from jetspec_sglang.builtin.head import BuiltinHeadError, builtin_head
 from jetspec_sglang.builtin.prompts import Prompt, PromptError, load_prompts, mixed
 from jetspec_sglang.compare import Answer, CompareError, alternating, decode_cost, speedup, tau
 from jetspec_sglang.demo_report import JETSPEC, PLAIN, Comparison, Result, report, side_by_side
+from jetspec_sglang.drafters.checkpoint import HeadError, locate
 
 
 def answer(seconds: float, tokens: int = 11, first: int = 1, rounds: int = 0, accepted: int = 0) -> Answer:
@@ -114,11 +116,21 @@ def test_a_wrong_prompt_file_is_named(tmp_path, text):
 
 
 def test_missing_packaged_head_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(BuiltinHeadError, match="--head FOLDER"):
-        builtin_head(tmp_path)
-    monkeypatch.setattr(compare, "builtin_head", lambda: builtin_head_module.builtin_head(tmp_path))
+    with pytest.raises(BuiltinHeadError, match="name a head's folder"):
+        builtin_head(folder=tmp_path)
+    monkeypatch.setattr(compare, "builtin_head", lambda: builtin_head_module.builtin_head(folder=tmp_path))
     with pytest.raises(CompareError, match="no built-in draft head"):
         compare.model_folders(None, None)
+
+
+def test_packaged_heads_go_by_name_wherever_a_head_is_named():
+    assert (
+        locate("builtin:causal") == builtin_head() == compare.model_folders(None, Path("builtin:causal"))[1]
+    )
+    with pytest.raises(CompareError, match=r"no built-in draft head 'none': choose .*builtin:causal"):
+        compare.model_folders(None, Path("builtin:none"))
+    with pytest.raises(HeadError, match=r"choose .*builtin:causal"):
+        locate("builtin:none")
 
 
 def test_wrong_folders_are_told_apart(tmp_path):
