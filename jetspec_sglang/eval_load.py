@@ -101,9 +101,8 @@ def run(
         servers = list(dict.fromkeys(method.server for method in methods.values()))
         with stopping(*servers):
             say(f"Starting three servers, repeat {repeat + 1} of {setting.repeats}")
-            for server in alternating(
-                servers, repeat
-            ):  # one at a time: the adaptive one measures as it starts
+            # One at a time: the adaptive one measures rounds as it starts.
+            for server in alternating(servers, repeat):
                 start_all({head.label: server}, lambda names, seconds: None)
             say("Warming up")
             for method in methods.values():
