@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from .corrected import CORRECTOR, WEIGHTS, corrected_head
+
 FOLDER = Path(__file__).with_name("heads")
-FILES = ("config.json", "model.safetensors")
-DEFAULT = "causal"
+CONFIG = "config.json"
+DEFAULT = "causal"  # also the head that packaged path correctors complete
 PREFIX = "builtin:"  # of a head's place: builtin:causal
 
 
@@ -18,17 +20,27 @@ def builtin_head(name: str = DEFAULT, folder: Path = FOLDER) -> Path:
     Raises:
         BuiltinHeadError: this installation has none of that name.
     """
-    head = folder / name
-    missing = [file for file in FILES if not (head / file).is_file()]
-    if not missing:
+    head, default = folder / name, folder / DEFAULT
+    if _whole(head):
         return head
-    if packaged := [there.name for there in sorted(folder.glob("*")) if (there / FILES[0]).is_file()]:
-        known = ", ".join(PREFIX + other for other in packaged)
+    if _completes(head, default):
+        return corrected_head(head, default)
+    there = [each.name for each in sorted(folder.glob("*")) if _whole(each) or _completes(each, default)]
+    if there:
+        known = ", ".join(PREFIX + other for other in there)
         raise BuiltinHeadError(f"There is no built-in draft head {name!r}: choose {known}, or name a folder.")
     raise BuiltinHeadError(
-        f"This installation has no built-in draft head ({head / missing[0]} is missing): install the project "
+        f"This installation has no built-in draft head ({head / WEIGHTS} is missing): install the project "
         "again, or name a head's folder."
     )
+
+
+def _whole(head: Path) -> bool:
+    return all((head / file).is_file() for file in (CONFIG, WEIGHTS))
+
+
+def _completes(corrector: Path, head: Path) -> bool:
+    return all((corrector / file).is_file() for file in (CONFIG, CORRECTOR)) and _whole(head)
 
 
 def named_builtin(place: str | Path) -> Path | None:

@@ -2,9 +2,11 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from jetspec_sglang import compare, serving
@@ -13,7 +15,7 @@ from jetspec_sglang.builtin.head import BuiltinHeadError, builtin_head
 from jetspec_sglang.builtin.prompts import Prompt, PromptError, load_prompts, mixed
 from jetspec_sglang.compare import Answer, CompareError, alternating, decode_cost, speedup, tau
 from jetspec_sglang.demo_report import JETSPEC, PLAIN, Comparison, Result, report, side_by_side
-from jetspec_sglang.drafters.checkpoint import HeadError, locate
+from jetspec_sglang.drafters.checkpoint import HeadError, check_head_files, load_head_tensors, locate
 
 
 def answer(seconds: float, tokens: int = 11, first: int = 1, rounds: int = 0, accepted: int = 0) -> Answer:
@@ -121,6 +123,24 @@ def test_missing_packaged_head_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "builtin_head", lambda: builtin_head_module.builtin_head(folder=tmp_path))
     with pytest.raises(CompareError, match="no built-in draft head"):
         compare.model_folders(None, None)
+
+
+def test_a_packaged_corrector_comes_with_the_head_it_completes(tmp_path, monkeypatch):
+    monkeypatch.setenv("JETSPEC_CACHE", str(tmp_path))
+    folder = builtin_head("gru")
+    tensors, head = load_head_tensors(folder), load_head_tensors(builtin_head())
+    check_head_files(folder)
+    assert all(torch.equal(tensors[name], head[name]) for name in head)
+    assert {name.partition(".")[0] for name in tensors.keys() - head.keys()} == {"path_corrector"}
+    assert (folder / "README.md").is_file()
+    assert builtin_head("gru") == folder  # made once
+    assert [path.name for path in (tmp_path / "heads").iterdir()] == [folder.name]
+
+
+def test_a_corrector_without_its_head_is_no_head(tmp_path):
+    shutil.copytree(builtin_head().with_name("gru"), tmp_path / "gru")
+    with pytest.raises(BuiltinHeadError, match="no built-in draft head"):
+        builtin_head("gru", tmp_path)
 
 
 def test_packaged_heads_go_by_name_wherever_a_head_is_named():
