@@ -84,7 +84,9 @@ def build_tree_by_path(
 
     The expander is called once for each of the first min(depth, budget - 1) depths, with the best `frontier`
     nodes of that depth (the best budget - 1 if None, which is all that can matter): an autoregressive drafter
-    runs a forward over so many. A node outside of the frontier is a leaf. Nothing waits for the device.
+    runs a forward over so many. A node outside of the frontier is a leaf. Nothing waits for the device. On a CPU,
+    where scores can be looked at, it is asked only for nodes that can still have a child in the tree, and no
+    more once there are none; the tree is the same.
 
     Raises ValueError as `build_tree` does, and for an answer of the wrong shape.
     """

@@ -38,6 +38,9 @@ class Growth(Protocol):
     def extend(self, rows: ScoredRows, width: int) -> None:
         """Add the children of the first `width` nodes of the last level."""
 
+    def worth(self, most: int) -> int:
+        """How many nodes of the last level to extend: at most `most`, and all that can have a child in the tree."""
+
     def tree(self) -> TokenTree:
         """What has grown."""
 
@@ -55,6 +58,7 @@ class Levels:
         self.parents = torch.full_like(self.tokens, NONE)
         self.score = self.logprob = torch.zeros_like(self.tokens, dtype=torch.float32)
         self.done = [(self.tokens, self.parents, self.score, self.logprob)]
+        self.best = self.score  # [B, <= N], of all levels so far
         self.start = 0  # where the last level begins in the concatenation
 
     def extend(self, rows: ScoredRows, width: int) -> None:
@@ -70,6 +74,17 @@ class Levels:
         self.tokens, self.parents = pick(rows.token_ids, order), order // rows.edges.shape[2]
         self.score, self.logprob = score, logprob
         self.done.append((self.tokens, start + self.parents, score, logprob))
+
+    def worth(self, most: int) -> int:
+        """A child comes after the N nodes that are best so far unless its parent is better than the last of them. On an
+        accelerator the host would have to wait for scores, so there it is all."""
+        last = self.score[:, :most]
+        if last.device.type != "cpu":
+            return last.shape[1]
+        best = torch.cat([self.best, self.score], 1)
+        self.best = best.topk(min(self.budget, best.shape[1])).values
+        least = self.best[:, -1:] if self.best.shape[1] == self.budget else NEVER
+        return int((last > least).sum(1).max())
 
     def tree(self) -> TokenTree:
         sizes = [len(level[0][0]) for level in self.done]

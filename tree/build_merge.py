@@ -63,6 +63,10 @@ class Merge:
         self.level += 1
         self._find_last_level(min(width * ranks, self.key.shape[1]))
 
+    def worth(self, most: int) -> int:
+        """A child's bonus may lift it above its parent, so all."""
+        return min(most, self.tokens.shape[1])
+
     def _find_last_level(self, most: int) -> None:
         """Where the nodes of the last level are, best first, and which of these places hold one."""
         in_level = (self.depth == self.level) & (self.key > NEVER)

@@ -39,8 +39,10 @@ def build_by_rows(row_of: RowSource, anchors: Tensor, budget: int, *, depth: int
     growth: Growth = Levels(anchors, budget) if rows.bonus is None else Merge(anchors, budget)
     growth.extend(rows, 1)
     for level in range(1, levels):
-        tokens, parents = growth.tokens[:, :frontier], growth.parents[:, :frontier]
-        growth.extend(row_of(level, tokens, parents), tokens.shape[1])
+        width = growth.worth(frontier)
+        if width == 0:
+            break
+        growth.extend(row_of(level, growth.tokens[:, :width], growth.parents[:, :width]), width)
     return growth.tree()
 
 
