@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from .cpu.spin import spin_little
 from .train_progress import Bar, FitBar
 from .train_status import show_status
 
@@ -43,6 +44,7 @@ def train(
     Each stage goes on where it was stopped. On several GPUs: torchrun --nproc-per-node N --no-python
     jetspec train --stage fit --config FILE.
     """
+    spin_little()  # before torch is loaded
     from jetspec_sglang.drafters.training.config import BUILTIN, load_config
     from jetspec_sglang.drafters.training.errors import TrainError
 

@@ -13,12 +13,9 @@ import os
 from importlib.metadata import entry_points
 
 from jetspec_sglang.cpu.accelerators import find_accelerator, hide_accelerators
+from jetspec_sglang.cpu.spin import spin_little
 
 PLATFORM_NAME = "jetspec_cpu"
-# Rounds that an idle OpenMP thread spins before it sleeps. By default it spins for about a millisecond, several
-# matrix products long, which is right on an otherwise idle machine and ruinous on a busy one: the scheduler takes
-# it for the hog and lets the thread that all wait for wait, too. Short spins cost nothing measurable when idle.
-SPIN_COUNT = "1000"
 PLATFORM_CLASS = "jetspec_sglang.cpu.platform.JetSpecCpuPlatform"
 
 
@@ -38,7 +35,7 @@ def activate() -> str | None:
         hide_accelerators(os.environ)
     if not wanted:
         return None
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # for the processes that SGLang starts
+    spin_little()  # the processes that SGLang starts
     return PLATFORM_CLASS
 
 
