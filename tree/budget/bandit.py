@@ -29,9 +29,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MEMORY = 512  # rounds at a load
-TOKENS_VARY, SECONDS_VARY = 0.2, 0.1  # optimism: how unsure tokens and seconds are after one round, in shares
-TRYING = 0.03  # of the time, to be lost at most
+MEMORY = 256  # rounds at a load
+TOKENS_VARY = (
+    0.15  # optimism: how unsure the tokens of a width are after one round, in shares of the best's worth
+)
+SECONDS_VARY = 0.07  # the same for its seconds
+TRYING = 0.02  # of the time, to be lost at most
 HICCUP = 4.0  # a round counts as no longer than so many usual ones of its width
 FORGOTTEN = 1e-3  # rounds: who remembers less of an arm does not know it
 
@@ -78,10 +81,11 @@ class Bandit:
 
 
 class _Arms:
-    """Of one load: what trees of each width brought and rounds of each width took, older ones for less and less."""
+    """Of one load: what rounds of each width took, and what trees of each width brought more than the next narrower
+    one, which nearly all rounds tell; sums in which older rounds count for less and less."""
 
     def __init__(self, count: int) -> None:
-        self._trees, self._tokens, self._rounds, self._seconds = np.zeros((4, count))
+        self._trees, self._more, self._rounds, self._seconds = np.zeros((4, count))
         self._warm = np.zeros(count, bool)
         self._debt = 0.0  # seconds that trying has lost beyond what it may
 
@@ -114,10 +118,10 @@ class _Arms:
             return
         if self.is_known()[arm]:
             seconds = min(seconds, HICCUP * self._seconds[arm] / self._rounds[arm])
-        for sums in (self._trees, self._tokens, self._rounds, self._seconds):
+        for sums in (self._trees, self._more, self._rounds, self._seconds):
             sums *= 1 - 1 / MEMORY
         self._trees[: arm + 1] += 1
-        self._tokens[: arm + 1] += tokens
+        self._more[: arm + 1] += np.diff(tokens, prepend=0)
         self._rounds[arm] += 1
         self._seconds[arm] += seconds
         worth = self._worth()
@@ -127,9 +131,9 @@ class _Arms:
     def _worth(self) -> np.ndarray:
         """Tokens a second; 0 where unknown."""
         known = self.is_known()
-        worth = np.zeros(len(known))
-        worth[known] = (self._tokens * self._rounds)[known] / (self._trees * self._seconds)[known]
-        return worth
+        more = np.divide(self._more, self._trees, out=np.zeros(len(known)), where=self._trees > 0)
+        brought = more.cumsum() * self._rounds
+        return np.divide(brought, self._seconds, out=np.zeros(len(known)), where=known)
 
     def _doubt(self) -> np.ndarray:
         """How much more an arm may be worth, relative to the best; of use where it is known."""
