@@ -5,7 +5,7 @@ from collections import Counter
 from .round_budget import Note, WidthLog, caps_of, deepest
 from .stage_clock import FinishedRound
 from .tree import TokenTree
-from .tree.budget import Bandit, Plan, RoundShape, UsualGaps, candidate_widths, octave_of
+from .tree.budget import Bandit, Choice, Plan, RoundShape, UsualGaps, candidate_widths, octave_of
 from .tree_settings import TreeSettings
 
 
@@ -48,11 +48,11 @@ class BanditBudget:
         if note.slots:
             *_, on_path = finished.tensors
             committed = on_path[:, : shape.nodes].sum(0).cumsum(0).tolist()
-        widths = [n for n in self._bandit.widths if n <= note.plan.nodes]
+        choice = Choice(note.plan.nodes, note.plan.probe)
+        widths = [n for n in self._bandit.widths if n <= choice.width]
         tokens = [committed[min(n, len(committed)) - 1] for n in widths]
-        self._bandit.learn(
-            octave_of(shape.batch), note.plan.nodes, tokens, sum(finished.seconds.values()) + gap
-        )
+        seconds = sum(finished.seconds.values()) + gap
+        self._bandit.learn(octave_of(shape.batch), choice, tokens, seconds)
 
     def report(self) -> dict:
         """Plain values for /server_info, by the smallest batch of an octave and nodes a request."""

@@ -61,11 +61,11 @@ def serve(
     rng = np.random.default_rng(seed)
     chosen, lost = [], 0.0
     for _ in range(rounds):
-        width = learner.choose(load, WIDTHS[-1]).width
-        arm = WIDTHS.index(width)
+        choice = learner.choose(load, WIDTHS[-1])
+        arm = WIDTHS.index(choice.width)
         took = machine.seconds[arm] * rng.lognormal(0, 0.05)
-        learner.learn(load, width, machine.committed(rng, arm), took)
-        chosen.append(width)
+        learner.learn(load, choice, machine.committed(rng, arm), took)
+        chosen.append(choice.width)
         lost += machine.seconds[arm] - machine.tokens[arm] / machine.rates.max()
     return chosen, lost
 
@@ -95,7 +95,7 @@ def follows(learner: Bandit, before: Machine, after: Machine, seed: int) -> None
     serve(learner, before, START, seed)
     serve(learner, after, FOLLOWS, seed + 100)
     chosen, _ = serve(learner, after, LAST, seed + 200)
-    assert share(chosen, after) >= 0.85, (after.best, sorted(chosen))
+    assert share(chosen, after) >= 0.8, (after.best, sorted(chosen))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -160,12 +160,15 @@ def test_what_is_clearly_worse_is_seldom_tried_and_what_is_dear_even_less():
     tries_little_of_what_is_dear(Bandit(WIDTHS))
 
 
+PLAIN = Choice(1, tried=False)
+
+
 def certain(rounds: int = 60) -> Bandit:
     """It has seen rounds without noise: 100 tokens a second of one node, 150 of two, 50 of three."""
     learner = Bandit((1, 2, 3))
     for _ in range(rounds):
-        width = learner.choose(1, 3).width
-        learner.learn(1, width, (1, 3, 4)[:width], (0.01, 0.02, 0.08)[width - 1])
+        choice = learner.choose(1, 3)
+        learner.learn(1, choice, (1, 3, 4)[: choice.width], (0.01, 0.02, 0.08)[choice.width - 1])
     return learner
 
 
@@ -181,16 +184,28 @@ def test_the_worth_of_a_width_is_tokens_over_seconds():
 def test_a_request_gets_no_more_than_it_may_have():
     learner = certain()
     for _ in range(50):
-        choice = learner.choose(1, 1)
-        assert choice == Choice(1, tried=False), "the best of what is allowed"
-        learner.learn(1, 1, (1,), 0.01)
+        assert learner.choose(1, 1) == PLAIN, "the best of what is allowed"
+        learner.learn(1, PLAIN, (1,), 0.01)
     assert learner.choose(1, 2).width == 2
+
+
+def test_rounds_that_a_small_request_made_narrow_are_no_tries_to_be_paid_for():
+    learner = certain()
+    for _ in range(500):
+        learner.learn(1, learner.choose(1, 1), (1,), 0.01)
+    choices = []
+    for _ in range(100):
+        choices.append(learner.choose(1, 3))
+        learner.learn(
+            1, choices[-1], (1, 3, 4)[: choices[-1].width], (0.01, 0.02, 0.08)[choices[-1].width - 1]
+        )
+    assert 3 in {choice.width for choice in choices if choice.tried}
 
 
 def test_a_wider_tree_tells_what_a_narrower_one_had_brought():
     learner = certain()
     for _ in range(bandit.MEMORY):  # only three nodes are verified, and the second is never right any more
-        learner.learn(1, 3, (1, 1, 4), 0.08)
+        learner.learn(1, Choice(3, tried=False), (1, 1, 4), 0.08)
     rate, seconds, _ = learner.known()[1][2]
     assert 50 < rate < 90, "no more 150"
     assert seconds == pytest.approx(0.02)
@@ -198,11 +213,11 @@ def test_a_wider_tree_tells_what_a_narrower_one_had_brought():
 
 def test_the_first_round_of_a_width_and_a_hiccup_do_not_count_as_they_are():
     learner = Bandit((1, 2))
-    learner.learn(1, 1, (1,), 30.0)  # it compiled
+    learner.learn(1, PLAIN, (1,), 30.0)  # it compiled
     assert learner.known() == {1: {}}
     for _ in range(50):
-        learner.learn(1, 1, (1,), 0.01)
-    learner.learn(1, 1, (1,), 30.0)
+        learner.learn(1, PLAIN, (1,), 0.01)
+    learner.learn(1, PLAIN, (1,), 30.0)
     rate, seconds, _ = learner.known()[1][1]
     assert seconds < 0.011
     assert rate > 90
@@ -213,21 +228,21 @@ def test_what_is_known_is_plain_json():
 
 
 class BlindToCosts(Bandit):
-    def learn(self, load, width, tokens, seconds):
-        super().learn(load, width, tokens, 1.0)
+    def learn(self, load, choice, tokens, seconds):
+        super().learn(load, choice, tokens, 1.0)
 
 
 class BlindToTokens(Bandit):
-    def learn(self, load, width, tokens, seconds):
-        super().learn(load, width, [1] * len(tokens), seconds)
+    def learn(self, load, choice, tokens, seconds):
+        super().learn(load, choice, [1] * len(tokens), seconds)
 
 
 class BlindToTheLoad(Bandit):
     def choose(self, load, most):
         return super().choose(0, most)
 
-    def learn(self, load, width, tokens, seconds):
-        super().learn(0, width, tokens, seconds)
+    def learn(self, load, choice, tokens, seconds):
+        super().learn(0, choice, tokens, seconds)
 
 
 class Hasty(Bandit):

@@ -12,7 +12,7 @@ Bandit Problems"), with the worth of the best arm as the unit. Two additions bou
 
 * An arm never tried looks as promising as the one below it, so that widths are climbed as long as climbing pays, and
   none is tried far beyond those that are clearly worse.
-* Rounds of other arms than the best may lose `TRYING` of the time, as what is known says; a dear one is waited for.
+* Tries may lose `TRYING` of the time, as what is known says, so after a dear one it takes a while until the next.
 
 **Regret.** With a memory chosen for T rounds and Y changes, discounted UCB stays within O(sqrt(T·Y)·log T) of the best
 arm of each moment. This is not claimed here: the memory is fixed, so the regret grows linearly, and the optimism is
@@ -62,12 +62,12 @@ class Bandit:
         arm, tried = self._arms(load).choose(sum(n <= most for n in self.widths))
         return Choice(self.widths[arm], tried)
 
-    def learn(self, load: int, width: int, tokens: Sequence[float], seconds: float) -> None:
-        """A finished round of `width`, which took `seconds` > 0 since the one before ended.
+    def learn(self, load: int, choice: Choice, tokens: Sequence[float], seconds: float) -> None:
+        """A finished round, which took `seconds` > 0 since the one before ended.
 
-        tokens: committed for all its requests by the tree of each width up to `width`, ascending.
+        tokens: committed for all its requests by the tree of each width up to the chosen one, ascending.
         """
-        self._arms(load).learn(self.widths.index(width), tokens, seconds)
+        self._arms(load).learn(self.widths.index(choice.width), choice.tried, tokens, seconds)
 
     def known(self) -> dict[int, dict[int, tuple[float, float, float]]]:
         """By load and width: tokens a second, seconds of a round, and how many rounds that is known from."""
@@ -112,7 +112,7 @@ class _Arms:
         arm = max(range(count), key=lambda arm: (promise[arm], not known[arm]))
         return arm, arm != best
 
-    def learn(self, arm: int, tokens: Sequence[float], seconds: float) -> None:
+    def learn(self, arm: int, tried: bool, tokens: Sequence[float], seconds: float) -> None:
         if not self._warm[arm]:  # the first round of a shape may compile, fill caches, grow pools
             self._warm[arm] = True
             return
@@ -125,7 +125,7 @@ class _Arms:
         self._rounds[arm] += 1
         self._seconds[arm] += seconds
         worth = self._worth()
-        lost = seconds * (1 - worth[arm] / worth.max())
+        lost = seconds * (1 - worth[arm] / worth.max()) if tried else 0.0
         self._debt = max(0.0, self._debt + lost - TRYING * seconds)
 
     def _worth(self) -> np.ndarray:
