@@ -30,10 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 
 MEMORY = 256  # rounds at a load
-TOKENS_VARY = (
-    0.15  # optimism: how unsure the tokens of a width are after one round, in shares of the best's worth
-)
-SECONDS_VARY = 0.07  # the same for its seconds
+# Optimism: how unsure the tokens and the seconds of a width are after one round, in shares of the best's worth.
+TOKENS_VARY, SECONDS_VARY = 0.15, 0.07
 TRYING = 0.02  # of the time, to be lost at most
 HICCUP = 4.0  # a round counts as no longer than so many usual ones of its width
 FORGOTTEN = 1e-3  # rounds: who remembers less of an arm does not know it
