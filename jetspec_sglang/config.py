@@ -46,7 +46,7 @@ JETSPEC_FLAGS = {
 }
 NAMED = ("drafter", "scoring", "expansion", "acceptance", "budget_policy", "graft")
 SETTINGS = (*NAMED, "budget", "depth", "width", "suffix_cache")
-BUDGET_POLICIES = ("fixed", "adaptive")
+BUDGET_POLICIES = ("fixed", "adaptive", "bandit")
 SUFFIX = "suffix"  # the drafter without a head, whose branches can also be grafted onto a head's trees
 GRAFTS = ("none", SUFFIX)
 # Our own drafters, and the heads they are for.
@@ -66,8 +66,8 @@ class ConfigError(ValueError):
 class JetSpecConfig:
     """The settings of a run. ``budget`` counts the root (1: plain decoding), ``block_length`` the anchor.
 
-    With the policy ``adaptive``, ``budget`` is the most that a round may use. ``depth`` is the most that a round can
-    accept; grafted branches may be deeper than the head drafts. ``suffix_cache`` is in tokens.
+    With a policy other than ``fixed``, ``budget`` is the most that a round may use. ``depth`` is the most that a round
+    can accept; grafted branches may be deeper than the head drafts. ``suffix_cache`` is in tokens.
     """
 
     drafter: str

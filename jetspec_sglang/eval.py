@@ -91,7 +91,7 @@ def evaluate(
     ] = None,
     concurrency: Annotated[
         str | None,
-        typer.Option(help="Throughput at 1,2,4,… requests at once: plain, --budgets, adaptive budget."),
+        typer.Option(help="Throughput at 1,2,4,… requests at once: plain, --budgets, adaptive, bandit."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often to ask everything; the median counts.")] = 1,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and arithmetic.")] = Dtype.bfloat16,

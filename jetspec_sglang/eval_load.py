@@ -1,4 +1,4 @@
-"""`jetspec eval --concurrency`: throughput of plain decoding, fixed budgets and the adaptive one, by load.
+"""`jetspec eval --concurrency`: throughput of plain decoding, fixed budgets, and those that follow the load.
 
 A cell is one method at one concurrency N: N clients, each of which sends its next prompt when the last one is
 answered, until all prompts are (a closed loop). Every cell sends the same prompts for the same number of tokens
@@ -7,8 +7,8 @@ last answer, prefill included. A repeat runs all cells, methods by turns at each
 order; a speed-up compares cells of one repeat, and the median repeat counts. Each repeat has servers of its own,
 started in alternating order, so that what one process has and an equal one has not (its memory, say) counts less.
 
-Fixed budgets are settings of requests to one JETSPEC server; the adaptive budget is a second one, with the
-largest of them as its limit.
+Fixed budgets are settings of requests to one JETSPEC server; adaptive and bandit budgets have a server each, with the
+largest of the fixed ones as its limit.
 """
 
 import json
@@ -40,7 +40,8 @@ from .figures import save
 from .serving import Server, stopping
 from .tree_settings import KEY
 
-PLAIN, ADAPTIVE = "plain", "adaptive"
+PLAIN = "plain"
+FOLLOWING = ("adaptive", "bandit")  # budget policies that follow the load
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def run(
         methods = _methods(flags, head, budgets)
         servers = list(dict.fromkeys(method.server for method in methods.values()))
         with stopping(*servers):
-            say(f"Starting three servers, repeat {repeat + 1} of {setting.repeats}")
+            say(f"Starting four servers, repeat {repeat + 1} of {setting.repeats}")
             # One at a time: the adaptive one measures rounds as it starts.
             for server in alternating(servers, repeat):
                 start_all({head.label: server}, lambda names, seconds: None)
@@ -119,13 +120,13 @@ def run(
 
 
 def _methods(flags: list[str], head: Head, budgets: Sequence[int]) -> dict[str, Method]:
-    """On three new servers."""
+    """On four new servers."""
     tree = [*flags, *head.flags(max(budgets))]
     fixed = Server(tree)
     return {
         PLAIN: Method(Server(flags), None),
         **{f"budget {n}": Method(fixed, {KEY: {"budget": n}}) for n in budgets},
-        ADAPTIVE: Method(Server([*tree, "--jetspec-budget", "adaptive"]), None),
+        **{name: Method(Server([*tree, "--jetspec-budget", name]), None) for name in FOLLOWING},
     }
 
 
@@ -223,12 +224,12 @@ def summarise(served: Sequence[Served]) -> list[dict[str, Any]]:
 
 def best_fixed(rows: Sequence[Mapping[str, Any]], concurrency: int) -> Mapping[str, Any]:
     """What one would have chosen for this load: plain decoding or one of the budgets."""
-    here = (row for row in rows if row["concurrency"] == concurrency and row["method"] != ADAPTIVE)
+    here = (row for row in rows if row["concurrency"] == concurrency and row["method"] not in FOLLOWING)
     return max(here, key=lambda row: row["tok_s"])
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Throughput and speed-up by method and concurrency; below, adaptive against the best fixed choice."""
+    """Throughput and speed-up by method and concurrency; below, what follows the load against the best fixed choice."""
     concurrencies = sorted({row["concurrency"] for row in rows})
     cells = {(row["method"], row["concurrency"]): row for row in rows}
     shown = Table(
@@ -244,8 +245,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     shown.add_section()
     best = [best_fixed(rows, concurrency) for concurrency in concurrencies]
     shown.add_row("best fixed", *(row["method"] for row in best))
-    ratios = (cells[ADAPTIVE, row["concurrency"]]["tok_s"] / row["tok_s"] for row in best)
-    shown.add_row("adaptive / best fixed", *(f"{ratio:.2f}" for ratio in ratios))
+    for name in (name for name in FOLLOWING if name in {row["method"] for row in rows}):
+        ratios = (cells[name, row["concurrency"]]["tok_s"] / row["tok_s"] for row in best)
+        shown.add_row(f"{name} / best fixed", *(f"{ratio:.2f}" for ratio in ratios))
     return shown
 
 

@@ -63,8 +63,8 @@ def load_figure(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Fi
         for number, method in enumerate(methods):
             points = {row["concurrency"]: row[key] for row in rows if row["method"] == method}
             budget = blues(0.35 + 0.6 * number / len(methods))
-            colour = {"plain": "black", "adaptive": "#c0392b"}.get(method, budget)
-            wide = 2.2 if method == "adaptive" else 1.2
+            colour = {"plain": "black", "adaptive": "#c0392b", "bandit": "#e67e22"}.get(method, budget)
+            wide = 2.2 if method in ("adaptive", "bandit") else 1.2
             axes.plot(
                 concurrencies,
                 [points[c] for c in concurrencies],

@@ -23,7 +23,7 @@ HELP = {
     "scoring": "Policy that ranks the nodes of the tree, like hybrid:alpha=0.5 (default: accum_logp).",
     "expansion": "How the tree grows: optimal (the best tree of each size; default) or eager (the paper's).",
     "acceptance": "Rule at temperature > 0: rejection (default) or traversal, which sample the tree, or match.",
-    "budget_policy": "fixed (default), or adaptive: each round uses as many nodes as pay at its load.",
+    "budget_policy": "fixed (default); adaptive or bandit: as many nodes as pay at the load, by a model or by trying.",
     "graft": "suffix: graft what followed in earlier text onto the head's trees (default: none).",
     "suffix_cache": "Tokens of finished answers that suffix may draft from; 0: none (default: 524288).",
 }

@@ -18,10 +18,11 @@ LOG_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Note:
-    """What a round leaves with its times. `plain` rounds leave no tree."""
+    """What a round leaves with its times: what was planned and what became of it. Roots alone leave no tree."""
 
+    plan: Plan
     shape: RoundShape
-    slots: int  # of the trees before the cut; 0 for plain rounds
+    slots: int  # of the trees before the cut; 0 for roots alone
 
 
 class RoundBudget(Protocol):
@@ -43,14 +44,28 @@ class RoundBudget(Protocol):
     def report(self) -> dict | None: ...
 
 
-def _caps(settings: list[TreeSettings]) -> list[int]:
+def caps_of(settings: list[TreeSettings]) -> list[int]:
     """Most nodes that each request's tree can have."""
     return [own.budget for own in settings]
 
 
-def _depth(settings: list[TreeSettings]) -> int:
+def deepest(settings: list[TreeSettings]) -> int:
     """How deep the deepest tree can be: no deeper than a chain of its nodes."""
     return max(min(own.depth, own.budget - 1) for own in settings)
+
+
+class WidthLog:
+    """Tells the log now and then how many nodes are verified."""
+
+    def __init__(self) -> None:
+        self._at, self._said = time.monotonic(), 0
+
+    def note(self, shape: RoundShape) -> None:
+        now = time.monotonic()
+        if shape.nodes != self._said and now - self._at >= LOG_SECONDS:
+            text = "JETSPEC verifies %d nodes a request at batch %d (last said: %d)."
+            logger.info(text, shape.nodes, shape.batch, self._said)
+            self._at, self._said = now, shape.nodes
 
 
 class FixedBudget:
@@ -59,7 +74,7 @@ class FixedBudget:
     learns = False
 
     def plan(self, settings: list[TreeSettings], context: int) -> Plan:
-        return Plan(max(_caps(settings)), _depth(settings))
+        return Plan(max(caps_of(settings)), deepest(settings))
 
     def cut(self, plan: Plan, tree: TokenTree, settings: list[TreeSettings], context: int) -> int:
         return tree.budget
@@ -85,25 +100,21 @@ class LoadBudget:
 
     def __init__(self, cost: CostModel, budget: int, max_depth: int) -> None:
         self._adaptive = AdaptiveBudget(cost, budget, max_depth)
-        self._logged_at, self._logged = time.monotonic(), 0
+        self._log = WidthLog()
 
     def plan(self, settings: list[TreeSettings], context: int) -> Plan:
-        plan = self._adaptive.plan(len(settings), context, max(_caps(settings)))
-        return Plan(plan.nodes, min(plan.depth, _depth(settings)), plan.probe)
+        plan = self._adaptive.plan(len(settings), context, max(caps_of(settings)))
+        return Plan(plan.nodes, min(plan.depth, deepest(settings)), plan.probe)
 
     def cut(self, plan: Plan, tree: TokenTree, settings: list[TreeSettings], context: int) -> int:
         if tree.logprob.device.type != "cpu":
             return min(plan.nodes, tree.budget)
-        caps = torch.tensor(_caps(settings)).numpy()
+        caps = torch.tensor(caps_of(settings)).numpy()
         return self._adaptive.cut(plan, tree.logprob.numpy(), tree.depth.numpy(), caps, context)
 
     def chosen(self, shape: RoundShape, probe: bool) -> None:
         self._adaptive.chosen(shape, probe)
-        now = time.monotonic()
-        if shape.nodes != self._logged and now - self._logged_at >= LOG_SECONDS:
-            text = "JETSPEC verifies %d nodes a request at batch %d (last said: %d)."
-            logger.info(text, shape.nodes, shape.batch, self._logged)
-            self._logged_at, self._logged = now, shape.nodes
+        self._log.note(shape)
 
     def learn(self, finished: FinishedRound) -> None:
         note: Note = finished.note

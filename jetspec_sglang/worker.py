@@ -11,9 +11,10 @@ from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 from jetspec_sglang.drafters.contract import CommittedTokens
 from jetspec_sglang.tree import Acceptance, TokenTree
-from jetspec_sglang.tree.budget import CostModel, RoundShape
+from jetspec_sglang.tree.budget import CostModel, Plan, RoundShape
 
 from .acceptance import accept_each, in_effect
+from .bandit_budget import BanditBudget
 from .ceiling import ceiling
 from .config import resolve_config
 from .drafting import TreeSource, tree_source
@@ -90,6 +91,8 @@ class JetSpecWorker(BaseSpecWorker):
             self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
         if self.config.budget_policy == "adaptive":
             self.budget = LoadBudget(self._measured_cost(), self.config.budget, self.max_depth)
+        elif self.config.budget_policy == "bandit":
+            self.budget = BanditBudget(self.config.budget)
 
     def _measured_cost(self) -> CostModel:
         """From rounds that are no traffic, so nothing counts them."""
@@ -104,8 +107,8 @@ class JetSpecWorker(BaseSpecWorker):
         summary = self.round_stats.summary() | self.source.report()
         if self.max_depth:
             summary["ceiling"] = asdict(ceiling(self.round_stats.histogram, self.max_depth))
-        if adaptive := self.budget.report():
-            summary["adaptive"] = adaptive
+        if decided := self.budget.report():
+            summary[self.config.budget_policy] = decided
         if rounds := self.trace.rows():
             summary["trace"] = rounds
         return summary
@@ -213,7 +216,7 @@ class JetSpecWorker(BaseSpecWorker):
             self._add_logprobs(accepted, logits_output, batch)
         if traced := [(row, batch.reqs[row].rid) for row, own in enumerate(settings) if own.trace]:
             self.trace.keep(traced, tree, accepted)
-        self._end_round(shape, drafted, accepted)
+        self._end_round(plan, shape, drafted, accepted)
 
         last = (accepted.lengths - 1)[:, None]
         return GenerationBatchResult(
@@ -297,15 +300,15 @@ class JetSpecWorker(BaseSpecWorker):
         before = table[rows, (positions - 1).clamp(min=0)].to(torch.int64)
         return before.where(positions > 0, SINK)
 
-    def _end_round(self, shape: RoundShape, drafted: TokenTree, accepted: Acceptance) -> None:
+    def _end_round(self, plan: Plan, shape: RoundShape, drafted: TokenTree, accepted: Acceptance) -> None:
         """Leave with the clock what the budget learns from."""
         if not self.budget.learns or drafted.budget == 1:
-            self.clock.end_round(Note(shape, 0))
+            self.clock.end_round(Note(plan, shape, 0))
             return
         on_path = torch.zeros(shape.batch, shape.nodes + 1, dtype=torch.bool, device=accepted.path.device)
         on_path.scatter_(1, accepted.path.where(accepted.path >= 0, shape.nodes), True)
         tensors = (drafted.logprob, drafted.depth, on_path)
-        self.clock.end_round(Note(shape, drafted.budget), tensors)
+        self.clock.end_round(Note(plan, shape, drafted.budget), tensors)
 
     def _learn(self) -> None:
         for finished in self.clock.finished():

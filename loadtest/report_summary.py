@@ -279,10 +279,11 @@ def _jetspec(server_info: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _widths(after: dict[str, Any], before: dict[str, Any] | None) -> dict[str, int]:
-    """Rounds by nodes a request that an adaptive budget chose meanwhile; empty for a fixed one."""
+    """Rounds by nodes a request that a budget policy chose meanwhile; empty for a fixed one."""
     counts: dict[str, int] = {}
     for state, sign in ((after, 1), (before or {}, -1)):
-        for by_nodes in ((state.get("adaptive") or {}).get("rounds_by_batch_and_nodes") or {}).values():
+        decided = state.get("adaptive") or state.get("bandit") or {}
+        for by_nodes in (decided.get("rounds_by_batch_and_nodes") or {}).values():
             for nodes, rounds in by_nodes.items():
                 counts[nodes] = counts.get(nodes, 0) + sign * rounds
     return {nodes: rounds for nodes, rounds in counts.items() if rounds}

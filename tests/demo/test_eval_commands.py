@@ -139,11 +139,11 @@ def test_load_compares_methods_at_each_concurrency(finished, tmp_path):
     result = json.loads(files["json"].read_text())
     head, *raw = rows_of(files["jsonl"])
     assert head["run"]["kind"] == result["kind"] == "load"
-    methods = ["plain", "budget 1", "budget 8", "adaptive"]
+    methods = ["plain", "budget 1", "budget 8", "adaptive", "bandit"]
     assert [(r["method"], r["concurrency"]) for r in result["rows"]] == [
         (method, n) for n in (1, 3) for method in methods
     ]
-    assert len(raw) == 4 * 2 * 2 * 4  # methods, concurrencies, repeats, prompts
+    assert len(raw) == 5 * 2 * 2 * 4  # methods, concurrencies, repeats, prompts
     assert {r["tokens"] for r in raw} == {12, 11, 9, 8}
     for row in result["rows"]:
         assert (row["tokens"], row["tau"]) == (40, 1 if row["method"] in ("plain", "budget 1") else 4)
@@ -158,6 +158,7 @@ def test_load_compares_methods_at_each_concurrency(finished, tmp_path):
         mine = [r for r in raw if (r["method"], r["concurrency"], r["repeat"]) == (method, 3, 0)]
         assert all(sum(other["began"] < r["began"] < other["ended"] for other in mine) < 3 for r in mine)
     assert "adaptive / best fixed" in out
+    assert "bandit / best fixed" in out
     assert files["png"].read_bytes().startswith(b"\x89PNG")
 
     status, shown, err = finished("eval", "--from", files["jsonl"])

@@ -11,9 +11,11 @@ SECONDS = {  # by method and concurrency, of two repeats
     ("plain", 1): (10.0, 20.0),
     ("budget 8", 1): (5.0, 8.0),
     ("adaptive", 1): (4.0, 10.0),
+    ("bandit", 1): (4.0, 4.0),
     ("plain", 4): (4.0, 4.0),
     ("budget 8", 4): (8.0, 8.0),
     ("adaptive", 4): (5.0, 5.0),
+    ("bandit", 4): (3.2, 3.2),
 }
 
 
@@ -58,6 +60,10 @@ def test_the_best_fixed_choice_may_be_plain_decoding(rows):
     assert "12.5 (0.50x)" in shown
     assert f"{(100 / 7) / (100 / 6.5):.2f}" in shown  # adaptive against budget 8 at 1
     assert "0.80" in shown  # and against plain at 4
+    assert "1.25" in shown  # the bandit, which is no fixed choice
+    screen = Console(file=io.StringIO(), width=100)
+    screen.print(table([row for row in rows if row["method"] != "bandit"]))
+    assert "bandit" not in screen.file.getvalue(), "a file from before it"
 
 
 def test_answers_are_from_half_to_all_of_the_longest_and_the_same_in_every_cell():

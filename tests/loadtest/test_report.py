@@ -66,6 +66,18 @@ def test_plain_server_has_no_rounds_and_jetspec_has(summary):
     assert sum(rounds["histogram"]) == sum(sum(numbers["histogram"]) for numbers in counted)
 
 
+def test_what_a_bandit_chose_is_counted_alike(tmp_path):
+    folder = made_study.write_study(tmp_path, made_study.config(("plain", "adaptive"), (2,), (), 1, 8))
+    before = summarise_study(folder)["rounds"]["adaptive"]["widths"]
+    place = cell_folder(folder, "adaptive/rate-2/1")
+    run = read_run(place)
+    told = run.server_after["internal_states"][0]["jetspec"]
+    told["bandit"] = told.pop("adaptive")
+    write_run(place, run)
+    assert before
+    assert summarise_study(folder)["rounds"]["adaptive"]["widths"] == before
+
+
 def test_states_before_a_cell_are_taken_off(tmp_path):
     folder = made_study.write_study(tmp_path, made_study.config(("plain", "adaptive"), (2,), (), 1, 8))
     before = summarise_study(folder)["rounds"]["adaptive"]

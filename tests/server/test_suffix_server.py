@@ -30,14 +30,18 @@ def flags(models, kind: str) -> tuple[str, ...]:
 
 @pytest.fixture(
     scope="module",
-    params=["suffix", "suffix sync", "suffix adaptive", "graft", "graft sync", "graft adaptive"],
+    params=[
+        *("suffix", "suffix sync", "suffix adaptive", "suffix bandit"),
+        *("graft", "graft sync", "graft adaptive"),
+    ],
 )
 def server(request, serve, models):
     more: tuple[str, ...] = ("--jetspec-suffix-cache", str(CACHE))
     if "sync" in request.param:
         more += ("--disable-overlap-schedule",)
-    if "adaptive" in request.param:
-        more += ("--jetspec-budget", "adaptive", "--max-running-requests", "8")
+    for policy in ("adaptive", "bandit"):
+        if policy in request.param:
+            more += ("--jetspec-budget", policy, "--max-running-requests", "8")
     server = serve(*flags(models, request.param), *more)
     yield server
     assert settled(server), server.tail()
@@ -71,7 +75,7 @@ def test_many_requests_at_once_are_identical(server, oracle):
 
 def test_a_finished_answer_is_drafted_from_and_the_text_stays_the_targets(server, oracle):
     """Also a text that goes on otherwise than the one that is remembered."""
-    if "adaptive" in server.args:
+    if "--jetspec-budget" in server.args:
         pytest.skip("how much is verified depends on what it costs here")
     ids = prompts(5)[3]
     first, second = (greedy(server, ids, 60) for _ in range(2))

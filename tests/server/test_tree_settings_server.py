@@ -12,7 +12,7 @@ COMMON = ("--skip-tokenizer-init", "--dtype", "float32", "--random-seed", "1", "
 PROMPT = [11, 12, 13, 14, 15, 16, 17]
 
 
-@pytest.fixture(scope="module", params=["fixed", "adaptive"])
+@pytest.fixture(scope="module", params=["fixed", "adaptive", "bandit"])
 def server(request, serve, models):
     return serve(
         *("--model-path", models["target"], *COMMON, "--enable-metrics", "--max-running-requests", "8"),
@@ -52,8 +52,8 @@ def test_the_text_is_the_same_whatever_the_tree(server, models):
 
 
 def test_traced_rounds_are_the_trees_of_the_method(server, models):
-    if "adaptive" in server.args:
-        pytest.skip("an adaptive budget cuts the trees")
+    if "fixed" not in server.args:
+        pytest.skip("other budgets cut the trees")
     answer = ask(server, PROMPT, 24, trace=True, budget=9)
     rows = [row for row in info(server)["trace"] if row["rid"] == answer["meta_info"]["id"]]
     tokens, lengths, _ = Oracle(models["target"], models["head"]).decode(PROMPT, 24, budget=9, width=15)
@@ -97,20 +97,34 @@ def test_counters_for_prometheus(server):
     assert values["jetspec:verified_nodes_total"] == counted["verified_nodes"]
 
 
-def test_an_adaptive_server_says_what_it_decides(server):
-    adaptive = info(server).get("adaptive")
-    if "fixed" in server.args:
-        assert adaptive is None
+def test_a_server_says_what_it_decides(server, models):
+    policy = server.args[server.args.index("--jetspec-budget") + 1]
+    assert {"adaptive", "bandit"} & info(server).keys() == {policy} - {"fixed"}
+    if policy == "fixed":
         return
-    ask(server, PROMPT, 64)
+    expected, _, _ = Oracle(models["target"], models["head"]).decode(PROMPT, 64, budget=1, width=1)
+    assert ask(server, PROMPT, 64)["output_ids"] == expected
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda seed: ask(server, [seed, *PROMPT], 48), range(20, 26)))
     counted = info(server)
     assert counted["verified_nodes"] <= 16 * counted["request_rounds"], (
         "the start-up measurement is no traffic"
     )
-    adaptive = counted["adaptive"]
-    assert sum(adaptive["rounds_by_batch_and_nodes"]["1"].values()) > 10
-    assert any(int(batch) >= 4 for batch in adaptive["rounds_by_batch_and_nodes"])
-    assert adaptive["expected_tau"]["1"] == 1
-    assert {row["batch"] for row in adaptive["calibration"]} >= {"1"}
+    decided = counted[policy]
+    rounds = decided["rounds_by_batch_and_nodes"]
+    assert sum(rounds["1"].values()) > 10
+    assert any(int(batch) >= 4 for batch in rounds)
+    if policy == "adaptive":
+        assert decided["expected_tau"]["1"] == 1
+        assert {row["batch"] for row in decided["calibration"]} >= {"1"}
+        return
+    # Plain rounds first, then wider ones, which are learnt from but for the first of each width.
+    assert rounds["1"]["1"] >= 2
+    assert len(rounds["1"]) >= 2
+    assert decided["tries"] >= 1
+    known = decided["known_by_batch_and_nodes"]
+    assert known["1"].keys() <= rounds["1"].keys()
+    for batch, widths in known.items():
+        for nodes, row in widths.items():
+            assert row["rounds_remembered"] <= rounds[batch][nodes] - 1
+            assert row["tok_s"] * row["ms"] >= 990, "a round commits a token or more"

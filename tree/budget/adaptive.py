@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .calibration import Calibration
-from .cost import CostModel, RoundShape, octave_of
+from .cost import CostModel, RoundShape
+from .load import octave_of
 from .price import best_width, candidate_widths
 
 PROBING = 0.005

@@ -7,17 +7,14 @@ prediction (`correction.py`).
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 from scipy.optimize import nnls
 
 from .correction import UNKNOWN_LEVEL, Correction, Estimate
-
-RECENT_GAPS = 32
+from .load import UsualGaps, octave_of
 
 
 @dataclass(frozen=True)
@@ -90,9 +87,7 @@ class CostModel:
         self._known: dict[tuple[int, int, int], float] = {}  # by batch, nodes and depth
         self._corrections: dict[int, Correction] = {}
         self._rounds = 0
-        # By octave of the batch, and whether the round drafted: then more is to be done between rounds.
-        self._gaps: dict[tuple[int, bool], deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_GAPS))
-        self._usual_gap: dict[tuple[int, bool], float] = {}
+        self._gaps = UsualGaps()
 
     def _slopes(self, samples: Sequence[Sample]) -> tuple[float, float]:
         """Seconds of verify that a token of context adds: for a request, and for each of its nodes, as each reads the
@@ -126,7 +121,7 @@ class CostModel:
     def seconds(self, shape: RoundShape, hopeful: bool = False) -> float:
         """What the next round of this shape should take, scheduling included; `hopeful` if it is hardly known."""
         factor = self._correction(shape.batch).factor(_kind(shape), hopeful)
-        return self.measured(shape) * factor + self._gap(shape)
+        return self.measured(shape) * factor + self._gaps.seconds(shape.batch, shape.depth > 0)
 
     def observe(self, shape: RoundShape, seconds: float, gap: float | None) -> None:
         """One live round: `seconds` in its stages, `gap` between the end of the last and its start (None: unknown,
@@ -139,9 +134,7 @@ class CostModel:
             self._corrections[octave] = Correction(Estimate(near, UNKNOWN_LEVEL))
         self._corrections[octave].observe(_kind(shape), seconds / self.measured(shape), self._rounds)
         if gap is not None:
-            key = octave, shape.depth > 0
-            self._gaps[key].append(gap)
-            self._usual_gap[key] = median(self._gaps[key])
+            self._gaps.observe(shape.batch, shape.depth > 0, gap)
 
     def report(self) -> dict[str, dict[str, float]]:
         """Live time over start-up time: by the smallest batch of an octave, then as `Correction.report`."""
@@ -155,14 +148,6 @@ class CostModel:
         known = self._corrections[nearest]
         return known if nearest == own else Correction(known.level)
 
-    def _gap(self, shape: RoundShape) -> float:
-        """The usual one of the nearest load where such rounds were seen, or any."""
-        drafted, own = shape.depth > 0, octave_of(shape.batch)
-        if not self._usual_gap:
-            return 0.0
-        nearest = min(self._usual_gap, key=lambda key: (key[1] != drafted, abs(key[0] - own)))
-        return self._usual_gap[nearest]
-
 
 def _verify_rows(shape: RoundShape) -> int:
     return shape.batch * shape.nodes
@@ -170,11 +155,6 @@ def _verify_rows(shape: RoundShape) -> int:
 
 def _draft_rows(shape: RoundShape) -> int:
     return shape.batch * (shape.depth + 1)
-
-
-def octave_of(batch: int) -> int:
-    """1 for 1, 2 for 2 and 3, 3 for 4 to 7, …"""
-    return batch.bit_length()
 
 
 def _kind(shape: RoundShape) -> tuple[int, int]:
