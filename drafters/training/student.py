@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead
 from ..checkpoint import HeadError, load_head_tensors, read_head_config
-from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig
+from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig, SpecBlockConfig
 from .batch import Batch
 from .config import HeadShape
 from .errors import TrainError
@@ -54,6 +54,9 @@ DraftHead = CausalParallelHead | AutoregressiveHead
 
 
 def make_head(config: AnyHead) -> DraftHead:
+    """Raises HeadError for a head that can be read, but neither trained nor compared yet."""
+    if isinstance(config, SpecBlockConfig):
+        raise HeadError("spec_block heads can only be read so far; take a head of another drafter")
     return (
         AutoregressiveHead(config) if isinstance(config, AutoregressiveConfig) else CausalParallelHead(config)
     )
