@@ -5,8 +5,7 @@ answered, until all prompts are (a closed loop). Every cell sends the same promp
 (`ignore_eos`), so all do the same work, and its throughput is tokens over the time from the first request to the
 last answer, prefill included. A repeat runs all cells, methods by turns at each concurrency, in alternating
 order; a speed-up compares cells of one repeat, and the median repeat counts. Each repeat has servers of its own,
-started in alternating order: of equal processes the one started last can be the slowest by some per cent, maybe for the
-memory it gets.
+started in alternating order, so that what one process has and an equal one has not (its memory, say) counts less.
 
 Fixed budgets are settings of requests to one JETSPEC server; the adaptive budget is a second one, with the
 largest of them as its limit.
@@ -101,9 +100,8 @@ def run(
         servers = list(dict.fromkeys(method.server for method in methods.values()))
         with stopping(*servers):
             say(f"Starting three servers, repeat {repeat + 1} of {setting.repeats}")
-            for server in alternating(
-                servers, repeat
-            ):  # one at a time: the adaptive one measures as it starts
+            # One at a time: the adaptive one measures rounds as it starts.
+            for server in alternating(servers, repeat):
                 start_all({head.label: server}, lambda names, seconds: None)
             say("Warming up")
             for method in methods.values():

@@ -88,10 +88,12 @@ class TreeSettings:
         return None
 
     def _problem_with_scoring(self, value: Any) -> str | None:
-        if str(value).partition(":")[0] == READS_A_FILE and value != self.scoring:
+        if not isinstance(value, str):
+            return f"scoring is {value!r}; give a policy's name, such as accum_logp."
+        if value.partition(":")[0] == READS_A_FILE and value != self.scoring:
             return f"scoring {READS_A_FILE} reads a file of the server; start the server with it instead."
         try:
-            scoring_policy(value if isinstance(value, str) else "")
+            scoring_policy(value)
         except ValueError as error:
             return f"{error}."
         return None

@@ -11,7 +11,7 @@ from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 from jetspec_sglang.drafters.contract import CommittedTokens
 from jetspec_sglang.tree import Acceptance, TokenTree
-from jetspec_sglang.tree.budget import RoundShape
+from jetspec_sglang.tree.budget import CostModel, RoundShape
 
 from .acceptance import accept_each, in_effect
 from .ceiling import ceiling
@@ -89,7 +89,15 @@ class JetSpecWorker(BaseSpecWorker):
         if self._draft_worker is not None:
             self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
         if self.config.budget_policy == "adaptive":
-            self.budget = LoadBudget(measure_cost(self), self.config.budget, self.max_depth)
+            self.budget = LoadBudget(self._measured_cost(), self.config.budget, self.max_depth)
+
+    def _measured_cost(self) -> CostModel:
+        """From rounds that are no traffic, so nothing counts them."""
+        served, self.round_stats = self.round_stats, RoundStats()
+        try:
+            return measure_cost(self)
+        finally:
+            self.round_stats = served
 
     def report(self) -> dict:
         """What `/server_info` shows of this worker: plain values, ready for JSON."""

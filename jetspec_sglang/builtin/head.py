@@ -37,5 +37,5 @@ def named_builtin(place: str | Path) -> Path | None:
     Raises:
         BuiltinHeadError: as `builtin_head`.
     """
-    prefix, name = str(place)[: len(PREFIX)], str(place)[len(PREFIX) :]
-    return builtin_head(name) if prefix == PREFIX else None
+    text = str(place)
+    return builtin_head(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
