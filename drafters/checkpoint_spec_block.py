@@ -4,7 +4,7 @@ A Qwen3 config, as DFlash heads have it, and:
 
     spec_block_config.positions          K, depths that one forward drafts
     spec_block_config.ranks              R, ranks that the rank head tells apart; one more output is "none of them"
-    spec_block_config.mask_token_id      what a block's later positions read
+    spec_block_config.mask_token_id      what a block reads behind its token
     spec_block_config.target_layer_ids   taps
     block_size                           the depth it was trained for, and one for the anchor
 

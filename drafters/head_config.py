@@ -254,7 +254,7 @@ class SpecBlockConfig(LayeredConfig):
 
     def slots(self, depth: int) -> int:
         """Of one forward: no block looks at an earlier one's keys, so all forwards take the same slots."""
-        return (FRONTIER if depth > self.positions else 1) * self.positions
+        return (FRONTIER if depth > self.positions else 1) * (self.positions + 1)
 
 
 AnyHead = HeadConfig | AutoregressiveConfig | SpecBlockConfig

@@ -1,20 +1,21 @@
 """The SpecBlock draft head in plain torch: blocks of K positions, each of which knows the one before it.
 
-A reference that is neither trained nor served yet. The idea is SpecBlock's: one forward
+It is both the model that is trained and the oracle for the served one. The idea is SpecBlock's: one forward
 drafts K dependent positions, blocks go on from one another, and a rank head says how widely to branch. What the
 abstract leaves open is filled in here as simply as could be, and is ours:
 
-    block     reads [token, MASK, MASK, ...], where the first position's token is the anchor or a drafted one, and
-              position j = 0 .. K-1 predicts the token j + 1 behind it
-    attention the committed context, as in `causal_head`, and the block's own earlier positions; no other block
+    block     reads K + 1 slots, [token, MASK, MASK, ...], where the token is the anchor or a drafted one; as in
+              `causal_head` slot j = 1 .. K predicts the token AT slot j, and slot 0 predicts nothing. So a causal
+              head is a spec-block head whose shifts add nothing
+    attention the committed context, as in `causal_head`, and the block's own earlier slots; no other block
     shift     at each layer, input of j += proj(norm(h of j-1)), h being that layer's input before its shift, so that
-              all positions of a block are still computed at once
-    start     the first position of a block has, as h at every layer, the last layer's output of the position that its
-              token was drafted from; the block of the anchor has zeros
+              all slots of a block are still computed at once
+    start     the first slot of a block has, as h before it, at every layer the last layer's output of the position
+              that its token was drafted from; the block of the anchor has zeros
     ranks     softmax of a linear layer on a position's normed output: at which rank 1 .. R of the position's
               candidates the target's token stands, or that it is none of them
 
-Letters in shapes: b batch, N blocks, K positions, T context tokens, A anchors, H hidden, R ranks.
+Letters in shapes: b batch, N blocks, K positions that draft, S slots, T context tokens, A anchors, H hidden, R ranks.
 """
 
 from __future__ import annotations
@@ -60,23 +61,43 @@ class SpecBlockHead(LayeredHead):
         seen: Tensor,
         inherited: Tensor,
     ) -> Tensor:
-        """Run N blocks side by side -> what the final norm reads, [b, N, K, H].
+        """Run N blocks side by side -> what the final norm reads for the K tokens behind each, [b, N, K, H].
 
         starts [b, N, H]: embeddings of the blocks' first tokens; mask_embedding [H]; positions [b, N] int: of those
         tokens; context: as `context_kv` gives it; seen [b, N, T] bool: what of it a block may attend to; inherited
         [b, N, H]: what `forward` gave for the positions that the blocks start from, zeros for the anchor's.
         """
-        blocks, length = positions.shape[1], self.config.positions
+        blocks, length = positions.shape[1], self.config.positions + 1
         masks = mask_embedding.expand(*positions.shape, length - 1, -1)
-        x = torch.cat((starts[:, :, None], masks), dim=2)
-        rope = self.rope((positions[..., None] + torch.arange(length, device=x.device)).flatten(1))
-        past = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        slots = torch.cat((starts[:, :, None], masks), dim=2).flatten(1, 2)
+        offsets = torch.arange(length, device=slots.device)
+        past = torch.ones(length, length, dtype=torch.bool, device=slots.device).tril()
         own = torch.block_diag(*[past] * blocks)
         mask = torch.cat((seen.repeat_interleave(length, 1), own.expand(len(seen), -1, -1)), dim=-1)
+        at = (positions[..., None] + offsets).flatten(1)
+        first = (offsets == 0).repeat(blocks)[None]
+        out = self.residual(slots, at, context, mask, first, inherited.repeat_interleave(length, 1))
+        return out.unflatten(1, (blocks, length))[:, :, 1:]
+
+    def residual(
+        self,
+        embeddings: Tensor,
+        positions: Tensor,
+        context: ContextKV,
+        mask: Tensor,
+        first: Tensor,
+        inherited: Tensor,
+    ) -> Tensor:
+        """What the final norm reads of slots of several blocks, one block after another, [b, S, H].
+
+        embeddings [b, S, H]; positions [b, S] int; mask [b, S, T + S] bool, True = may attend; first [b or 1, S] bool:
+        which slots begin a block; inherited [b, S, H]: what their blocks start from, of no use elsewhere.
+        """
+        x, rope = embeddings, self.rope(positions)
         bias = additive(mask, context[0][1].dtype)[:, None]
         for layer, shift, kv in zip(self.layers, self.shifts, context, strict=True):
-            previous = torch.cat((inherited[:, :, None].to(x.dtype), x[:, :, :-1]), dim=2)
-            x = layer((x + shift(previous)).flatten(1, 2), rope, kv, bias).unflatten(1, (blocks, length))
+            previous = torch.where(first[..., None], inherited.to(x.dtype), x.roll(1, dims=1))
+            x = layer(x + shift(previous), rope, kv, bias)
         return x
 
     def unroll(

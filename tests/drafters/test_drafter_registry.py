@@ -73,7 +73,7 @@ def test_spec_is_checked_and_frozen():
         (head_config(), [2, 3, 4], 4),
         (head_config(causal=False), [5, 5, 5], 5),
         (eagle_config(), [1, 9, 17], 8),
-        (spec_block_config(), [2, 2, 16], 16),
+        (spec_block_config(), [3, 3, 24], 24),
     ],
     ids=lambda value: getattr(value, "drafter", ""),
 )

@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
-from tiny_data import spec_block_config
+from tiny_data import head_config, spec_block_config
 
+from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import HeadError, load_head_tensors, read_head_config, write_head
 from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
 from jetspec_sglang.drafters.training.student import make_head
@@ -42,7 +43,7 @@ def test_a_position_depends_on_the_hidden_states_before_it_and_on_none_behind(at
     plain = run(head)
 
     def disturb(_shift, _inputs, added: torch.Tensor) -> torch.Tensor:
-        return added + (torch.arange(POSITIONS) == at)[:, None]
+        return added + (torch.arange(POSITIONS + 1) == at + 1).repeat(2)[:, None]
 
     for shift in head.shifts:
         shift.register_forward_hook(disturb)
@@ -56,7 +57,7 @@ def test_the_shift_alone_carries_a_state_from_position_to_position():
     for layer in head.layers:
         layer.self_attn.v_proj.weight.zero_()
     plain, other = run(head), run(head, starts=torch.ones(1, 2, head.config.hidden_size))
-    assert ((plain - other).abs().amax(-1)[0, 0] > 1e-4).tolist() == [True, True, True, False]
+    assert ((plain - other).abs().amax(-1)[0, 0] > 1e-4).tolist() == [True, True, False, False]
 
 
 def test_a_block_inherits_a_state_and_sees_no_other_block():
@@ -76,6 +77,25 @@ def test_what_is_not_seen_does_not_matter():
     seen[0, 0, -1] = False
     changed = (run(head, seen=seen) - run(head)).abs().amax((-1, -2))[0]
     assert (changed > 1e-4).tolist() == [True, False]
+
+
+def test_without_shifts_a_block_is_a_causal_heads():
+    head = make()
+    for shift in head.shifts:
+        shift.proj.weight.zero_()
+    causal = CausalParallelHead(head_config(block_size=9)).requires_grad_(False)
+    causal.load_state_dict({name: head.state_dict()[name] for name in causal.state_dict()})
+    rng = torch.Generator().manual_seed(3)
+    hidden, at = head.config.hidden_size, CONTEXT + torch.arange(POSITIONS + 1)[None]
+    starts, mask = torch.randn(1, 1, hidden, generator=rng), torch.randn(hidden, generator=rng)
+    context = head.context_kv(
+        torch.randn(1, CONTEXT, head.config.tap_width, generator=rng), torch.arange(CONTEXT)[None]
+    )
+    slots = torch.cat((starts, mask.expand(1, POSITIONS, -1)), dim=1)
+    wanted = causal.block_residual(slots, at, context, block_mask(CONTEXT, POSITIONS + 1, causal=True))
+    seen = torch.ones(1, 1, CONTEXT, dtype=torch.bool)
+    found = head(starts, mask, at[:, :1], context, seen, torch.randn(1, 1, hidden, generator=rng))
+    torch.testing.assert_close(found[:, 0], wanted[:, 1:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", [1, 3, 4, 8])
