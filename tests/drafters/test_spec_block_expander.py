@@ -45,13 +45,17 @@ class World:
     def expander(self, width: int = WIDTH, entropy: bool = False) -> SpecBlockExpander:
         return SpecBlockExpander(self.config, self.forward, self.rows, width, entropy)
 
-    def row(self, path: list[int]) -> torch.Tensor:
-        """Probabilities [V] of what follows a path from the anchor on, block by block and with no other node."""
+    def state(self, path: list[int]) -> torch.Tensor:
+        """Output [H] behind a path from the anchor on, block by block and with no other node."""
         inherited = torch.zeros(1, 1, self.config.hidden_size)
         for at in range(0, len(path), self.config.positions):
             block = self.forward(torch.tensor([[path[at]]]), at, inherited)
             inherited = block[:, :, -1]
-        state = self.head.norm(block[0, 0, (len(path) - 1) % self.config.positions])
+        return self.head.norm(block[0, 0, (len(path) - 1) % self.config.positions])
+
+    def row(self, path: list[int]) -> torch.Tensor:
+        """Probabilities [V] of what follows."""
+        state = self.state(path)
         q = (self.lm_head @ state).softmax(-1)
         return brute_force(q, self.head.rank_head(state).softmax(-1))
 
@@ -138,15 +142,19 @@ def test_a_block_that_went_another_way_drafts_something_else():
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, VOCAB])
-def test_rows_are_as_wide_as_asked_for(width):
-    """Narrower than the ranks too, whose best by the rank head need not be the row's best."""
+@pytest.mark.parametrize("sure", [True, False])
+def test_rows_hold_the_likeliest(width, sure):
+    """Also where the rank head is sure that the token is at none of the ranks."""
     world = World(2, ranks=6)
+    if sure:
+        world.head.rank_head.weight[-1] = world.state([7])
     proposal = world.expander(width, entropy=True)(torch.tensor([[7]]), torch.tensor([[0]]), 0)
     row = world.row([7])
-    best = row.sort(descending=True, stable=True)
     assert proposal.token_ids.shape == (1, 1, width)
-    torch.testing.assert_close(proposal.logprobs[0, 0].exp(), best.values[:width], rtol=1e-3, atol=1e-6)
+    best = row.sort(descending=True).values[:width]
+    torch.testing.assert_close(proposal.logprobs[0, 0].exp(), best, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(proposal.entropy[0, 0], -(row * row.log()).sum(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(row[proposal.token_ids[0, 0]], best, rtol=1e-3, atol=1e-6)
 
 
 def test_along_the_text_it_says_what_unroll_says():

@@ -39,6 +39,8 @@ HEADS = {
     ),
     "autoregressive": lambda folder: tiny.tiny_eagle_head(folder, seed=3),
     "autoregressive, target's lm_head": lambda folder: tiny.tiny_eagle_head(folder, seed=3, draft_vocab=None),
+    "spec_block": lambda folder: tiny.tiny_spec_block_head(folder, seed=3),
+    "spec_block, one forward": lambda folder: tiny.tiny_spec_block_head(folder, seed=3, positions=5),
 }
 
 
