@@ -9,7 +9,6 @@ from tiny_data import head_config, spec_block_config
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import HeadError, load_head_tensors, read_head_config, write_head
 from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
-from jetspec_sglang.drafters.training.student import make_head
 
 CONTEXT, POSITIONS = 6, 4
 
@@ -152,8 +151,3 @@ def test_a_config_that_cannot_be_is_refused(tmp_path, changes, said):
     path.write_text(json.dumps(raw))
     with pytest.raises(HeadError, match=said):
         read_head_config(tmp_path)
-
-
-def test_what_does_not_know_such_heads_yet_refuses_them():
-    with pytest.raises(HeadError, match="can only be read so far"):
-        make_head(spec_block_config())
