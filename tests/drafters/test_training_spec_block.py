@@ -20,6 +20,7 @@ from jetspec_sglang.drafters.training.export import export
 from jetspec_sglang.drafters.training.loss import objective_loss
 from jetspec_sglang.drafters.training.shards import Shard
 from jetspec_sglang.drafters.training.spec_block import (
+    RANK_SHARE,
     ROWS,
     SpecBlockStudent,
     label_ranks,
@@ -112,7 +113,7 @@ def test_the_loss_is_that_of_rows_behind_valid_prefixes(sequences, allowed):
     places = [min(ranks[row].tolist().index(int(batch.labels[row])), 3) for row in kept]
     rank_loss = torch.nn.functional.cross_entropy(logits[rows], torch.tensor(places))
     plain = objective_loss(config, hidden[rows], lm_head, batch.labels[rows], batch.teacher.at(rows))
-    torch.testing.assert_close(found, plain + rank_loss)
+    torch.testing.assert_close(found, plain + RANK_SHARE * rank_loss)
     assert (len(kept) == len(hidden)) == (allowed == 0)
     # The rank head's part moves nothing but the rank head.
     trunk = [weight for name, weight in head.named_parameters() if name != "rank_head.weight"]
