@@ -217,10 +217,20 @@ SERVER: tuple[Symbol, ...] = (
         "server_args gpu_id nccl_port target_model_config algo_label attention_backend_override "
         "draft_worker_cls random_seed load_group",
     ),
+    class_(
+        "speculative.draft_worker_common.DraftWorkerBundle", "draft_worker draft_model_runner draft_model"
+    ),
     class_("models.dflash.DFlashDraftModel", "layers fc hidden_norm norm"),
     function("models.dflash.DFlashDraftModel.__init__", "self config quant_config prefix"),
     function("models.dflash.DFlashDraftModel.load_weights", "self weights"),
     function("models.dflash.DFlashDraftModel.project_target_hidden", "self target_hidden"),
+    function(
+        "models.dflash.DFlashDraftModel.forward",
+        "self input_ids positions forward_batch input_embeds get_embedding pp_proxy_tensors",
+    ),
+    function(
+        "models.dflash.DFlashDecoderLayer.forward", "self positions hidden_states forward_batch residual"
+    ),
     class_(
         "models.dflash.DFlashAttention",
         "attn num_kv_heads head_dim use_table_qk_norm_rope",
