@@ -87,9 +87,8 @@ class SpecBlockExpander:
 
     def _rows(self, outputs: Tensor) -> list[DraftProposal]:
         """outputs [B, F, K, H] -> for each position [B, F, W]."""
-        kept = min(
-            self.config.ranks + self.width, self.config.vocab_size
-        )  # the best may all be behind the ranks
+        # As many as asked for, even if the best are all behind the ranks.
+        kept = min(self.config.ranks + self.width, self.config.vocab_size)
         proposal, ranks = self.rows(outputs.flatten(1, 2), kept, self.entropy)
         order, logprobs, entropy = ranked(proposal.logprobs, ranks, proposal.entropy)
         ids = proposal.token_ids.gather(-1, order)

@@ -5,6 +5,7 @@ import torch
 
 from jetspec_sglang.drafters.sglang_models import level_input
 from jetspec_sglang.drafters.sglang_models.level_input import DraftLevelInput
+from jetspec_sglang.drafters.sglang_models.spec_block import own_blocks
 
 
 def two_requests(monkeypatch, on_cpu: bool, first_is_seen: bool = False) -> DraftLevelInput:
@@ -50,3 +51,8 @@ def test_the_flat_mask_is_the_same(monkeypatch):
     made = two_requests(monkeypatch, on_cpu=False)
     assert made.custom_mask.int().tolist() == [bit for rows in ROWS for row in rows for bit in row]
     assert made.tree_mask is None
+
+
+def test_a_block_sees_itself_up_to_each_row():
+    past = torch.ones(3, 3, dtype=torch.bool).tril()
+    assert torch.equal(own_blocks(4, 3, torch.device("cpu")), torch.block_diag(past, past, past, past))
