@@ -1,12 +1,12 @@
-"""Training of spec-block heads: rows, ranks and valid prefixes against slow and obvious versions, and whole runs."""
+"""Training of spec-block heads: rows, ranks and valid prefixes against slow and obvious versions."""
 
 import pytest
 import torch
 from pydantic import ValidationError
-from test_training_fit import curve, interrupted_after, settings
 from test_training_fit import head as head_settings
+from test_training_fit import settings
 from test_training_parts import cuts_of, embedding_of
-from tiny_data import VOCAB, head_config, spec_block_config, write_shard
+from tiny_data import VOCAB, head_config, spec_block_config
 
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config, write_head
@@ -28,10 +28,6 @@ from jetspec_sglang.drafters.training.spec_block import (
     valid_prefix,
 )
 from jetspec_sglang.drafters.training.student import make_head, warm_start
-
-
-def spec_block(positions: int = 2, **changes) -> dict:
-    return head_settings() | {"drafter": "spec_block", "positions": positions, "ranks": 3} | changes
 
 
 @pytest.fixture
@@ -177,47 +173,8 @@ def test_a_tree_goes_on_below_its_own_path(sequences):
         assert all(token in each for token, each in zip(path, likeliest.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("positions", [2, 4])
-def test_overfits_one_sequence(target_folder, tmp_path, positions):
-    """Every depth of every block of one text is learned by heart, and at which rank its tokens are."""
-    data = tmp_path / "data"
-    data.mkdir()
-    shard = write_shard(data / "shard-00000.safetensors", target_folder, sequences=1, seed=4)
-    (data / "heldout-00000.safetensors").write_bytes(shard.read_bytes())
-    config = settings(
-        data,
-        tmp_path,
-        head=spec_block(positions),
-        steps=250,
-        learning_rate=3e-3,
-        objective="cross_entropy",
-        ema=0.0,
-    )
-    result = fit.run(config, target_folder)
-    assert result["accuracy"] == [1.0, 1.0, 1.0, 1.0]
-    assert result["tau_chain"] == result["tau_tree16"] == 5.0
-    losses = [record["loss"] for record in curve(config) if "loss" in record]
-    assert losses[-1] < losses[0] / 10
-
-
-def test_an_interrupted_run_ends_with_the_same_weights(target_folder, data_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "LOG_STEPS", 2)
-    changes = {"head": spec_block(), "accumulation": 2, "batch_anchors": 8, "negatives": 30, "gamma": 4}
-    whole = settings(data_folder, tmp_path / "whole", **changes)
-    fit.run(whole, target_folder)
-    parts = settings(data_folder, tmp_path / "parts", **changes)
-    interrupted_after(3, parts, target_folder)
-    fit.run(parts, target_folder)
-    expected, found = state.load(whole.run_folder), state.load(parts.run_folder)
-    assert found["progress"]["step"] == 6
-    for part in ("head", "ema"):
-        for name, tensor in expected[part].items():
-            assert torch.equal(tensor, found[part][name]), (part, name)
-    assert curve(parts) == curve(whole)
-
-
 def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path, sequences):
-    config = settings(data_folder, tmp_path, head=spec_block(), learning_rate=1e-2)
+    config = settings(data_folder, tmp_path, head=head_settings("spec_block"), learning_rate=1e-2)
     fit.run(config, target_folder)
     place = export(config)
     saved = state.load(config.run_folder)
@@ -250,11 +207,14 @@ def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path,
 )
 def test_shapes_that_cannot_be_are_refused(data_folder, tmp_path, changes, said):
     with pytest.raises(ValidationError, match=said):
-        settings(data_folder, tmp_path, head=spec_block() | changes)
+        settings(data_folder, tmp_path, head=head_settings("spec_block") | changes)
 
 
 def test_settings_of_other_heads_are_refused(data_folder, target_folder, tmp_path):
     with pytest.raises(ValidationError, match=r"fit\.valid_prefix is for spec_block heads: leave it out"):
         settings(data_folder, tmp_path, valid_prefix=1)
     with pytest.raises(TrainError, match="positions is 5, but the head is 4 depths deep"):
-        fit.Run(settings(data_folder, tmp_path, head=spec_block(5)), target_folder)
+        fit.Run(
+            settings(data_folder, tmp_path, head=head_settings("spec_block") | {"positions": 5}),
+            target_folder,
+        )
