@@ -101,6 +101,10 @@ SERVER: tuple[Symbol, ...] = (
         "hf_config hf_text_config context_len vocab_size num_hidden_layers head_dim dtype attention_arch "
         "is_multimodal is_encoder_decoder is_hybrid_swa get_num_kv_heads",
     ),
+    function(
+        "configs.model_config.ModelConfig.from_server_args",
+        "server_args model_path model_revision is_draft_model context_length **kwargs",
+    ),
     class_("configs.model_config.AttentionArch", "MHA MLA SSM"),
     name("models.registry.ModelRegistry"),
     class_("models.registry._ModelRegistry", "models"),
@@ -130,7 +134,7 @@ SERVER: tuple[Symbol, ...] = (
     ),
     class_(
         "model_executor.model_runner_components.spec_aux_hidden_state.SpecAuxHiddenStateConfig",
-        "dflash_target_layer_ids dflash_draft_num_layers",
+        "dflash_use_aux_hidden_state dflash_target_layer_ids dflash_draft_num_layers draft_model_config",
     ),
     name("environ.envs"),
     class_("environ.Envs", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
