@@ -6,7 +6,7 @@ them.
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -44,7 +44,7 @@ class BlockModel(LayeredModel):
     def _keep_residual(self, _norm: nn.Module, _inputs: tuple, output: tuple) -> None:
         self.residual = output[1]  # [rows, H], with what the last layer added to it
 
-    def share(self, embedding: nn.Module, lm_head: nn.Module) -> None:
+    def share(self, embedding: nn.Module, lm_head: Any) -> None:
         super().share(embedding, lm_head)
         if isinstance(self.path_corrector, TreeFlashCorrector):
             self.path_corrector.share(self.norm.weight, lambda ids: lm_head.weight[ids])

@@ -4,7 +4,7 @@ The head keeps a KV cache of its own over the committed text. Its slots are the 
 that SGLang's radix cache knows is known to the head too, and retraction or abort needs nothing from us.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
@@ -16,7 +16,7 @@ from jetspec_sglang.kernels.top_k import top_k_entropy, top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
 from ..contract import CommittedTokens, DrafterSpec
-from ..head_config import LayeredConfig
+from ..head_config import HeadConfig, SpecBlockConfig
 from .common import draft_worker
 
 
@@ -31,7 +31,7 @@ class LayeredModel(DFlashDraftModel):
             # The fused table kernel is Triton; without it the module takes the plain operations.
             layer.self_attn.use_table_qk_norm_rope &= torch.cuda.is_available()
 
-    def share(self, embedding: nn.Module, lm_head: nn.Module) -> None:
+    def share(self, embedding: nn.Module, lm_head: Any) -> None:
         """Take the target's modules; the lm_head is for what a head has beside its layers."""
         self._target_embedding = [embedding]
 
@@ -47,7 +47,7 @@ class LayeredDrafter:
     def __init__(
         self,
         *,
-        head: LayeredConfig,
+        head: HeadConfig | SpecBlockConfig,
         width: int,
         depth: int,
         server_args,
