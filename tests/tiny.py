@@ -117,7 +117,13 @@ def tiny_eagle_head(
 
 
 def tiny_spec_block_head(
-    folder: Path, *, seed: int = 0, positions: int = 2, block_size: int = 6, target_layers: int = 4
+    folder: Path,
+    *,
+    seed: int = 0,
+    positions: int = 2,
+    block_size: int = 6,
+    target_layers: int = 4,
+    head_dim: int = 16,
 ) -> Path:
     """A random spec-block head of two layers for a `tiny_target`, which drafts `positions` depths a forward."""
     torch.manual_seed(seed)
@@ -127,7 +133,7 @@ def tiny_spec_block_head(
         layers=2,
         heads=4,
         kv_heads=2,
-        head_dim=16,
+        head_dim=head_dim,
         rms_norm_eps=1e-6,
         rope_theta=10000.0,
         vocab_size=VOCAB,

@@ -28,12 +28,13 @@ class World:
         self.forwards = 0
 
     def forward(self, tokens: torch.Tensor, depth: int, inherited: torch.Tensor) -> torch.Tensor:
-        """Of one request."""
+        """Of requests behind one and the same context."""
         self.forwards += 1
         starts, mask = self.embedding[tokens], self.embedding[self.config.mask_token_id]
         positions = torch.full_like(tokens, LENGTH + depth)
         seen = torch.ones(*tokens.shape, LENGTH, dtype=torch.bool)
-        return self.head(starts, mask, positions, self.context, seen, inherited)
+        context = [[each.expand(len(tokens), -1, -1, -1) for each in pair] for pair in self.context]
+        return self.head(starts, mask, positions, context, seen, inherited)
 
     def rows(self, outputs: torch.Tensor, kept: int, entropy: bool):
         normed = self.head.norm(outputs)
@@ -98,6 +99,13 @@ def test_a_row_without_a_rest_gives_it_nothing():
     assert bool(entropy.isfinite().all())
 
 
+def test_the_documented_row():
+    q, ranks = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05]), torch.tensor([0.3, 0.4, 0.3])
+    order, logprobs, _ = ranked(q.log(), ranks.log())
+    assert order.tolist() == [1, 0, 2, 3, 4]
+    torch.testing.assert_close(logprobs.exp(), torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05]))
+
+
 def test_equal_candidates_stay_in_order():
     order, _, _ = ranked(torch.tensor([0.4, 0.3, 0.2]).log(), torch.tensor([0.25, 0.5, 0.25]).log())
     assert order.tolist() == [1, 0, 2]
@@ -125,6 +133,17 @@ def test_a_node_gets_the_row_of_its_own_path(positions, frontier):
     tree = build_tree_by_path(checked, torch.tensor([7]), 24, width=WIDTH, depth=7, frontier=frontier)
     tree.validate()
     assert seen > 6 * min(frontier, WIDTH)
+
+
+def test_requests_do_not_mix():
+    world, anchors = World(2), torch.tensor([7, 9, 40])
+    how = {"width": WIDTH, "depth": 7, "frontier": 4}
+    together = build_tree_by_path(world.expander(), anchors, 20, **how)
+    for row, anchor in enumerate(anchors):
+        alone = build_tree_by_path(world.expander(), anchor[None], 20, **how)
+        assert torch.equal(together.tokens[row], alone.tokens[0])
+        assert torch.equal(together.parent[row], alone.parent[0])
+        torch.testing.assert_close(together.logprob[row], alone.logprob[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_round_takes_a_forward_every_k_depths():
