@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .head_config import Head, HeadConfig
+from .head_config import Head, HeadConfig, LayeredConfig
 from .path_corrector import make_corrector
 from .rms_norm import RMSNorm
 
@@ -72,7 +72,7 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: Head) -> None:
         super().__init__()
         hidden, self.d = config.hidden_size, config.head_dim
         self.q_proj = nn.Linear(hidden, config.heads * self.d, bias=False)
@@ -113,7 +113,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: Head) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
@@ -127,18 +127,17 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class CausalParallelHead(nn.Module):
-    def __init__(self, config: HeadConfig) -> None:
+class LayeredHead(nn.Module):
+    """Decoder layers behind a context of fused taps: what causal, diffusion and spec-block heads share."""
+
+    def __init__(self, config: LayeredConfig) -> None:
         super().__init__()
-        self.config = config
         self.fc = nn.Linear(config.tap_width, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         # A ModuleList, whose type doesn't say of what.
         self.layers = cast(list[Layer], nn.ModuleList(Layer(config) for _ in range(config.layers)))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = Rope(config.head_dim, config.rope_theta)
-        if config.corrector is not None:
-            self.path_corrector = make_corrector(config)
 
     def context_kv(self, taps: Tensor, positions: Tensor) -> ContextKV:
         """Keys and values of committed tokens: taps [b, T, K*H], absolute positions [b, T].
@@ -147,6 +146,14 @@ class CausalParallelHead(nn.Module):
         """
         fused, rope = self.hidden_norm(self.fc(taps)), self.rope(positions)
         return [layer.self_attn.kv(fused, rope) for layer in self.layers]
+
+
+class CausalParallelHead(LayeredHead):
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        if config.corrector is not None:
+            self.path_corrector = make_corrector(config)
 
     def block_hidden(
         self, embeddings: Tensor, positions: Tensor, context_kv: ContextKV, mask: Tensor

@@ -1,8 +1,8 @@
 """Published draft heads on disk: ``config.json`` and weights, read strictly and written.
 
-Two formats: DFlash/JetSpec (`checkpoint_block`), maybe with a path corrector (`checkpoint_corrector`), and EAGLE-3
-(`checkpoint_eagle`), told apart by the config's architecture. A place is a local folder, a hub repository, either
-with ``::subfolder``, or ``builtin:name``, a packaged head.
+Three formats, told apart by the config's architecture: DFlash/JetSpec (`checkpoint_block`), maybe with a path corrector
+(`checkpoint_corrector`), EAGLE-3 (`checkpoint_eagle`), and our own for SpecBlock (`checkpoint_spec_block`). A place is
+a local folder, a hub repository, either with ``::subfolder``, or ``builtin:name``, a packaged head.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from .checkpoint_eagle import (
     parse_eagle_config,
     published_eagle_config,
 )
+from .checkpoint_spec_block import is_spec_block, parse_spec_block_config, published_spec_block_config
 from .checkpoint_values import published_values
-from .head_config import AnyHead, AutoregressiveConfig
+from .head_config import AnyHead, AutoregressiveConfig, HeadConfig
 from .head_tensors import HeadError, check_tensors
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -84,7 +85,9 @@ def read_head_config(place: str | Path) -> AnyHead:
 
 def parse_head_config(raw: dict[str, Any], where: str = CONFIG) -> AnyHead:
     """A published config as plain data; ``where`` names it in errors."""
-    return parse_eagle_config(raw, where) if is_eagle(raw) else parse_block_config(raw, where)
+    if is_eagle(raw):
+        return parse_eagle_config(raw, where)
+    return parse_spec_block_config(raw, where) if is_spec_block(raw) else parse_block_config(raw, where)
 
 
 def check_fits_target(config: AnyHead, target_config: Any) -> None:
@@ -164,7 +167,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 def _checked(config: AnyHead, tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     if isinstance(config, AutoregressiveConfig):
         tensors = canonical_names(config, tensors)
-    else:
+    elif isinstance(config, HeadConfig):
         tensors = dict(our_names(tensors.items()))
     check_tensors(config, tensors, where)
     return tensors
@@ -178,7 +181,7 @@ def write_head(folder: str | Path, config: AnyHead, tensors: dict[str, Tensor], 
     check_tensors(config, tensors, "tensors to be written")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if not isinstance(config, AutoregressiveConfig):
+    if isinstance(config, HeadConfig):
         tensors = published_names(config, tensors)
     published = {
         name: (tensor.detach().to(torch.bfloat16) if tensor.is_floating_point() else tensor).contiguous()
@@ -191,11 +194,12 @@ def write_head(folder: str | Path, config: AnyHead, tensors: dict[str, Tensor], 
 
 def published_config(config: AnyHead) -> dict[str, Any]:
     """``config.json`` of the head's format."""
-    own = (
-        published_eagle_config(config)
-        if isinstance(config, AutoregressiveConfig)
-        else published_block_config(config)
-    )
+    if isinstance(config, HeadConfig):
+        own = published_block_config(config)
+    elif isinstance(config, AutoregressiveConfig):
+        own = published_eagle_config(config)
+    else:
+        own = published_spec_block_config(config)
     return {**own, "num_target_layers": config.num_target_layers, **published_values(config)}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from jetspec_sglang.tree import DraftProposal, Expander, TokenTree
 
-from .head_config import AnyHead, AutoregressiveConfig, HeadConfig
+from .head_config import AnyHead, AutoregressiveConfig, HeadConfig, LayeredConfig, SpecBlockConfig
 from .no_head import NoHead
 
 
@@ -21,7 +21,8 @@ class DrafterSpec:
 
     ``conditioning`` tells the truth about the proposal's rows: "marginal" is one row a depth, shared by all
     nodes of that depth (released JetSpec and DFlash heads: the head never sees a drafted token); "path" is
-    a row that depends on the drafted tokens above it (autoregressive heads, and block heads with a corrector);
+    a row that depends on the drafted tokens above it (autoregressive and spec-block heads, and block heads
+    with a corrector);
     "retrieved" is no row at all, but branches that were found in texts.
     """
 
@@ -47,14 +48,19 @@ class DrafterSpec:
     def of_head(cls, head: AnyHead, depth: int, target_layers: int) -> DrafterSpec:
         """Of our own drafter for a head, where trees are up to `depth` deep: a bidirectional block stays whole."""
         whole = isinstance(head, HeadConfig) and not head.causal
+        forwards = 1
+        if isinstance(head, AutoregressiveConfig):
+            forwards = depth
+        elif isinstance(head, SpecBlockConfig):
+            forwards = head.forwards(depth)
         return cls(
             name=head.drafter,
             conditioning=head.conditioning,
             causal=not whole,
             block_length=head.block_size if whole else depth + 1,
             target_layer_ids=head.taps(target_layers),
-            mask_token_id=head.mask_token_id if isinstance(head, HeadConfig) else None,
-            forwards_per_round=depth if isinstance(head, AutoregressiveConfig) else 1,
+            mask_token_id=head.mask_token_id if isinstance(head, LayeredConfig) else None,
+            forwards_per_round=forwards,
         )
 
     @classmethod

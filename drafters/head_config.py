@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 EAGLE_TAPS = 3  # features of an EAGLE-3 head whose config lists no layers
-FRONTIER = 8  # nodes of a depth that an autoregressive head drafts from: EAGLE's usual top-k
+FRONTIER = 8  # nodes of a depth that an autoregressive or spec-block head drafts from: EAGLE's usual top-k
 
 
 class Head(BaseModel):
@@ -97,23 +97,16 @@ class CorrectorConfig(BaseModel):
         return self
 
 
-class HeadConfig(Head):
-    """A DFlash or JetSpec head: one forward over ``[anchor, MASK, ...]``.
-
-    ``causal`` False is the bidirectional block of DFlash, which is always drafted whole. ``shifted``: the output
-    of a slot predicts the token behind it, not the one at it, as Domino heads are published.
-    """
+class LayeredConfig(Head):
+    """What heads of several decoder layers over ``[token, MASK, ...]`` have in common."""
 
     layers: int
     target_layer_ids: tuple[int, ...]
     mask_token_id: int
-    causal: bool
     num_target_layers: int
-    corrector: CorrectorConfig | None = None
-    shifted: bool = False
 
     @model_validator(mode="after")
-    def _fits(self) -> HeadConfig:
+    def _reads_the_target(self) -> LayeredConfig:
         if not self.target_layer_ids:
             raise ValueError("target_layer_ids is empty: the head would see nothing of the context")
         check_taps(self.target_layer_ids, self.num_target_layers)
@@ -121,6 +114,33 @@ class HeadConfig(Head):
             raise ValueError(
                 f"mask_token_id {self.mask_token_id} outside the vocabulary of {self.vocab_size}"
             )
+        return self
+
+    @property
+    def tap_width(self) -> int:
+        return len(self.target_layer_ids) * self.hidden_size
+
+    @property
+    def cached_layers(self) -> int:
+        return self.layers
+
+    def taps(self, target_layers: int) -> tuple[int, ...]:
+        return self.target_layer_ids
+
+
+class HeadConfig(LayeredConfig):
+    """A DFlash or JetSpec head: one forward over ``[anchor, MASK, ...]``.
+
+    ``causal`` False is the bidirectional block of DFlash, which is always drafted whole. ``shifted``: the output
+    of a slot predicts the token behind it, not the one at it, as Domino heads are published.
+    """
+
+    causal: bool
+    corrector: CorrectorConfig | None = None
+    shifted: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> HeadConfig:
         if self.corrector is not None and self.corrector.skip > self.block_size - 2:
             raise ValueError(
                 f"the corrector skips {self.corrector.skip} depths, but there are only {self.block_size - 1}"
@@ -134,17 +154,6 @@ class HeadConfig(Head):
     @property
     def conditioning(self) -> Literal["marginal", "path"]:
         return "marginal" if self.corrector is None else "path"
-
-    @property
-    def tap_width(self) -> int:
-        return len(self.target_layer_ids) * self.hidden_size
-
-    @property
-    def cached_layers(self) -> int:
-        return self.layers
-
-    def taps(self, target_layers: int) -> tuple[int, ...]:
-        return self.target_layer_ids
 
     def slots(self, depth: int) -> int:
         return depth + 1 if self.causal else self.block_size
@@ -212,7 +221,43 @@ class AutoregressiveConfig(Head):
         return FRONTIER
 
 
-AnyHead = HeadConfig | AutoregressiveConfig
+class SpecBlockConfig(LayeredConfig):
+    """A SpecBlock head: each forward drafts ``positions`` depths below the nodes that it starts from.
+
+    ``ranks``: at how many ranks of a row's candidates the rank head looks for the target's token.
+    """
+
+    positions: int = Field(ge=1)
+    ranks: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> SpecBlockConfig:
+        if self.positions > self.block_size - 1:
+            raise ValueError(
+                f"positions is {self.positions}, but the head is {self.block_size - 1} depths deep"
+            )
+        if self.ranks >= self.vocab_size:
+            raise ValueError(f"ranks is {self.ranks}, but there are only {self.vocab_size} tokens")
+        return self
+
+    @property
+    def drafter(self) -> str:
+        return "spec_block"
+
+    @property
+    def conditioning(self) -> Literal["marginal", "path"]:
+        return "path"
+
+    def forwards(self, depth: int) -> int:
+        """How many forwards it takes to draft so deep."""
+        return -(-depth // self.positions)
+
+    def slots(self, depth: int) -> int:
+        """Of one forward: no block looks at an earlier one's keys, so all forwards take the same slots."""
+        return (FRONTIER if depth > self.positions else 1) * (self.positions + 1)
+
+
+AnyHead = HeadConfig | AutoregressiveConfig | SpecBlockConfig
 
 
 def check_taps(taps: tuple[int, ...], target_layers: int) -> None:

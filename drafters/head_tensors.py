@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from .head_config import AutoregressiveConfig, Head, HeadConfig
+from .head_config import AutoregressiveConfig, Head, HeadConfig, LayeredConfig, SpecBlockConfig
 
 
 class HeadError(ValueError):
@@ -20,14 +20,29 @@ def expected_shapes(config: Head) -> Shapes:
     """Every tensor the file must hold, and no other."""
     if isinstance(config, AutoregressiveConfig):
         return _autoregressive(config)
+    if isinstance(config, SpecBlockConfig):
+        return _layered(config) | _spec_block(config)
     assert isinstance(config, HeadConfig)
+    return _layered(config) | {f"path_corrector.{name}": s for name, s in _corrector(config).items()}
+
+
+def _layered(config: LayeredConfig) -> Shapes:
+    """Under the names of `causal_head.LayeredHead`."""
     hidden, d = config.hidden_size, config.head_dim
     norms = {"input_layernorm": (hidden,), "self_attn.q_norm": (d,), "self_attn.k_norm": (d,)}
     layer = _layer(config, hidden) | norms
     shapes: Shapes = {"fc": (hidden, config.tap_width), "hidden_norm": (hidden,), "norm": (hidden,)}
     shapes |= {f"layers.{i}.{name}": shape for i in range(config.layers) for name, shape in layer.items()}
-    named = {f"{name}.weight": shape for name, shape in shapes.items()}
-    return named | {f"path_corrector.{name}": shape for name, shape in _corrector(config).items()}
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+def _spec_block(config: SpecBlockConfig) -> Shapes:
+    """What `spec_block_head.SpecBlockHead` has beside its layers."""
+    hidden = config.hidden_size
+    shapes: Shapes = {"rank_head": (config.ranks + 1, hidden)}
+    for i in range(config.layers):
+        shapes |= {f"shifts.{i}.norm": (hidden,), f"shifts.{i}.proj": (hidden, hidden)}
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
 def _corrector(config: HeadConfig) -> Shapes:

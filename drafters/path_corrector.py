@@ -150,10 +150,10 @@ def corrected(
         return after, None
     loss = loss[..., 0]
     # The tokens that are not here: their p log p is what the row has beyond those that are.
-    others, mass = entropy - _entropy(logprobs), (1 - logprobs.exp().sum(-1)).clamp_min(0)
-    return after, _entropy(after) + torch.exp(-loss) * (others + loss * mass)
+    others, mass = entropy - row_entropy(logprobs), (1 - logprobs.exp().sum(-1)).clamp_min(0)
+    return after, row_entropy(after) + torch.exp(-loss) * (others + loss * mass)
 
 
-def _entropy(logprobs: Tensor) -> Tensor:
+def row_entropy(logprobs: Tensor) -> Tensor:
     """-sum p log p, to which tokens of -inf add nothing."""
     return -(logprobs.exp() * logprobs.clamp_min(torch.finfo(logprobs.dtype).min)).sum(-1)

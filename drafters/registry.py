@@ -19,6 +19,7 @@ DRAFTERS = Registry(
         "causal_parallel": "jetspec_sglang.drafters.sglang_models.block:BlockDrafter",
         "diffusion": "jetspec_sglang.drafters.sglang_models.block:BlockDrafter",
         "autoregressive": "jetspec_sglang.drafters.sglang_models.autoregressive:AutoregressiveDrafter",
+        "spec_block": "jetspec_sglang.drafters.sglang_models.spec_block:SpecBlockDrafter",
         "suffix": "jetspec_sglang.drafters.suffix.served:SuffixDrafter",
     },
     entry_point_group=ENTRY_POINT_GROUP,

@@ -54,6 +54,7 @@ HEADS = {
     "causal_parallel": "a causal block head (is_causal, dflash_config.causal or causal_head true)",
     "diffusion": "a bidirectional block head (none of is_causal, dflash_config.causal and causal_head true)",
     "autoregressive": "an EAGLE-3 head",
+    "spec_block": "a spec-block head (SpecBlockDraftModel)",
     SUFFIX: "no head",
 }
 
@@ -295,7 +296,7 @@ def _check_drafter(settled: dict[str, tuple[Any, str]], kind: str, conditioning:
     for name, known in names_of(trees_of(conditioning, graft)).items():
         if name in settled and settled[name][0] not in known:
             value, origin = settled[name]
-            corrected = conditioning == "path" and kind != "autoregressive"
+            corrected = conditioning == "path" and kind in ("causal_parallel", "diffusion")
             with_it = " with a path corrector" if corrected else ""
             with_it += f" with {_flag('graft')} {graft}" if graft != "none" else ""
             raise ConfigError(

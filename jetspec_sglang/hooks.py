@@ -60,27 +60,39 @@ def row_headroom(extra: int) -> int | None:
     return max(extra, get_alloc_reserve_per_decode() + 4)
 
 
-def features_of_head(original, **asked):
+def features_of_head(original, *, server_args, model_config, spec_algorithm, is_draft_worker):
     """Let the target hand out the taps that our reader found, and reserve memory for what the drafter keeps.
 
-    SGLang reads the head as DFLASH's: it knows neither EAGLE-3's taps nor that such a drafter keeps features. Its
-    check of the head's length doesn't apply: drafts are made at the target's positions, however short the texts
-    were that the head was trained on. Without a head nothing is captured.
+    SGLang would read the head as DFLASH's: it knows neither the taps of other formats nor that an EAGLE-3 drafter keeps
+    features. Its check of the head's length doesn't apply: drafts are made at the target's positions, however short
+    the texts were that the head was trained on. Without a head nothing is captured.
     """
-    if not _selected() or asked["is_draft_worker"]:
-        return original(**asked)
-    if isinstance(served_head(), NoHead):
-        from sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state import (
-            SpecAuxHiddenStateConfig,
+    if not _selected() or is_draft_worker:
+        return original(
+            server_args=server_args,
+            model_config=model_config,
+            spec_algorithm=spec_algorithm,
+            is_draft_worker=is_draft_worker,
         )
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state import (
+        SpecAuxHiddenStateConfig,
+    )
+    from sglang.srt.runtime_context import get_spec
 
+    head = served_head()
+    if isinstance(head, NoHead):
         return SpecAuxHiddenStateConfig()
     with envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.override(True):
-        found = original(**asked)
-    head = served_head()
-    found.dflash_target_layer_ids = list(head.taps(asked["model_config"].num_hidden_layers))
-    found.dflash_draft_num_layers = head.cached_layers
-    return found
+        draft = ModelConfig.from_server_args(
+            server_args, model_path=get_spec().speculative_draft_model_path, is_draft_model=True
+        )
+    return SpecAuxHiddenStateConfig(
+        dflash_use_aux_hidden_state=True,
+        dflash_target_layer_ids=list(head.taps(model_config.num_hidden_layers)),
+        dflash_draft_num_layers=head.cached_layers,
+        draft_model_config=draft,
+    )
 
 
 def add_round_stats(result, component, state: dict) -> None:

@@ -7,6 +7,7 @@ from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config
 from jetspec_sglang.drafters.head_config import FRONTIER
+from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
 from jetspec_sglang.tree import (
     DraftProposal,
     TokenTree,
@@ -26,10 +27,12 @@ class Oracle:
         self.embed = self.target.get_input_embeddings()
         self.config = read_head_config(head)
         self.taps = self.config.taps(self.target.config.num_hidden_layers)
-        by_path = self.config.drafter == "autoregressive"
-        self.head = (AutoregressiveHead if by_path else CausalParallelHead)(self.config).eval()
+        kind, self._draft = {
+            "autoregressive": (AutoregressiveHead, self._grow),
+            "spec_block": (SpecBlockHead, self._grow_blocks),
+        }.get(self.config.drafter, (CausalParallelHead, self._build))
+        self.head = kind(self.config).eval()
         self.head.load_state_dict(load_head_tensors(head))
-        self._draft = self._grow if by_path else self._build
 
     @torch.inference_mode()
     def decode(
@@ -140,6 +143,39 @@ class Oracle:
             last = torch.cat([outputs[:, -1] for _, outputs in level])
             values, drafted = self.head.logits(last, self.target.lm_head.weight).log_softmax(-1).topk(width)
             return DraftProposal(self.head.token_ids(drafted)[None], values[None])
+
+        anchor = torch.tensor(text[-1:])
+        return build_tree_by_path(expand, anchor, budget, width=width, depth=depth, frontier=FRONTIER)
+
+    def _grow_blocks(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
+        """A node's row from the blocks along its path alone, each behind the committed context, and from the whole
+        vocabulary: the likeliest tokens by the lm_head have the chances that the rank head gives them."""
+        length, size, ranks = len(text) - 1, self.config.positions, self.config.ranks
+        _, taps = self._target(torch.tensor([text[:-1]]), None, None)
+        context = self.head.context_kv(taps, torch.arange(length)[None])
+        seen, mask = torch.ones(1, 1, length, dtype=torch.bool), self.embed.weight[self.config.mask_token_id]
+        level: list[list[int]] = [[]]
+
+        def row_of(path: list[int]) -> torch.Tensor:
+            state = torch.zeros(1, 1, self.config.hidden_size)
+            for start in range(0, len(path), size):
+                token, at = torch.tensor([[path[start]]]), torch.tensor([[length + start]])
+                block = self.head(self.embed(token), mask, at, context, seen, state)
+                state = block[:, :, -1]
+            last = self.head.norm(block[0, 0, (len(path) - 1) % size])
+            row, chances = self.target.lm_head(last).softmax(-1), self.head.rank_head(last).softmax(-1)
+            likeliest = row.topk(ranks).indices
+            row[likeliest] = 0
+            row *= chances[-1] / row.sum()
+            row[likeliest] = chances[:-1]
+            return row.log()
+
+        def expand(tokens: torch.Tensor, parents: torch.Tensor, at: int) -> DraftProposal:
+            nonlocal level
+            above = [level[i] for i in parents[0].tolist()]
+            level = [[*path, token] for path, token in zip(above, tokens[0].tolist(), strict=True)]
+            values, drafted = torch.stack([row_of(path) for path in level]).topk(width)
+            return DraftProposal(drafted[None], values[None])
 
         anchor = torch.tensor(text[-1:])
         return build_tree_by_path(expand, anchor, budget, width=width, depth=depth, frontier=FRONTIER)

@@ -8,7 +8,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead
 from jetspec_sglang.drafters.checkpoint import write_head
-from jetspec_sglang.drafters.head_config import AutoregressiveConfig, CorrectorConfig, HeadConfig
+from jetspec_sglang.drafters.head_config import (
+    AutoregressiveConfig,
+    CorrectorConfig,
+    HeadConfig,
+    SpecBlockConfig,
+)
+from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
 
 VOCAB = 512
 
@@ -107,4 +113,37 @@ def tiny_eagle_head(
     if config.maps_vocabulary:
         head.set_draft_vocabulary(torch.randperm(VOCAB)[:draft_vocab].sort().values)
     write_head(folder, config, head.state_dict(), "A random head for tests.")
+    return folder
+
+
+def tiny_spec_block_head(
+    folder: Path,
+    *,
+    seed: int = 0,
+    positions: int = 2,
+    block_size: int = 6,
+    target_layers: int = 4,
+    head_dim: int = 16,
+) -> Path:
+    """A random spec-block head of two layers for a `tiny_target`, which drafts `positions` depths a forward."""
+    torch.manual_seed(seed)
+    config = SpecBlockConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=head_dim,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        vocab_size=VOCAB,
+        block_size=block_size,
+        target_layer_ids=(0, 1),
+        mask_token_id=3,
+        num_target_layers=target_layers,
+        max_position_embeddings=4096,
+        positions=positions,
+        ranks=4,
+    )
+    write_head(folder, config, SpecBlockHead(config).state_dict(), "A random head for tests.")
     return folder

@@ -2,7 +2,7 @@
 
 A draft is everything up to the candidates that a tree is built from: a one-pass head's forward over anchor and
 masks, its lm_head and top-16, and its path corrector along a chain if it has one; of an autoregressive head all
-levels of a chain, each with its lm_head and top-16.
+levels of a chain, each with its lm_head and top-16, and of a spec-block head all blocks of one.
 The head's keys and values of the context are there before, as they are in a server. The target's pass is what
 verifies the drafted tokens and the anchor behind a KV cache of the context, its lm_head included. Values don't
 matter for time: a block may be longer than the head was trained for, and the text is random.
@@ -25,8 +25,9 @@ from jetspec_sglang.tree import Expander
 
 from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead, block_mask
+from ..spec_block_head import SpecBlockHead
 from ..training.evaluate import expanders_of
-from ..training.expander import PathExpander
+from ..training.expander import PathExpander, spec_block_expander
 from ..training.generate import SlabCache, TransformersGenerator
 from ..training.target import decoder
 from .answers import pick_taps
@@ -133,7 +134,7 @@ class Bench:
 
     def drafting(self, head: LoadedHead, context: int, drafted: int) -> Draft:
         """One draft of so many tokens behind so many."""
-        if isinstance(head.model, AutoregressiveHead):
+        if isinstance(head.model, AutoregressiveHead | SpecBlockHead):
             return self._levels(head, head.model, context, drafted)
         return self._block(head, head.model, context, drafted)
 
@@ -156,11 +157,19 @@ class Bench:
 
         return run if model.config.corrector is None else run_corrected
 
-    def _levels(self, head: LoadedHead, model: AutoregressiveHead, context: int, drafted: int) -> Draft:
+    def _levels(
+        self, head: LoadedHead, model: AutoregressiveHead | SpecBlockHead, context: int, drafted: int
+    ) -> Draft:
         anchors = torch.tensor([context], device=self.device)
         taps = self.taps[head.label][0, : context + 1]
         tokens = self.ids[0, : context + 1]
-        begun = PathExpander(model, self.embedding, self.lm_head, tokens, taps, anchors, head.width)
+        begun: Expander
+        if isinstance(model, SpecBlockHead):
+            begun = spec_block_expander(
+                model, self.embedding, self.lm_head, taps[:context], anchors, head.width
+            )
+        else:
+            begun = PathExpander(model, self.embedding, self.lm_head, tokens, taps, anchors, head.width)
 
         def run() -> Tensor:
             return _likeliest_path(copy(begun), tokens[context:], drafted)  # an expander remembers levels

@@ -14,8 +14,9 @@ from jetspec_sglang.tree import DraftProposal, Expander
 from ..autoregressive_head import AutoregressiveHead
 from ..checkpoint import load_head_tensors, read_head_config
 from ..head_config import FRONTIER, AnyHead, AutoregressiveConfig
+from ..spec_block_head import SpecBlockHead
 from ..training.evaluate import WIDTH, corrected_expanders, draft_blocks
-from ..training.expander import PathExpander
+from ..training.expander import PathExpander, spec_block_expander
 from ..training.shards import Sequence
 from ..training.student import DraftHead, make_head
 
@@ -51,7 +52,7 @@ class LoadedHead:
     @property
     def frontier(self) -> int | None:
         """Nodes of a depth that its tree grows from; None is all of them, which cost nothing more."""
-        return FRONTIER if isinstance(self.model, AutoregressiveHead) else None
+        return FRONTIER if isinstance(self.model, AutoregressiveHead | SpecBlockHead) else None
 
     @property
     def width(self) -> int:
@@ -65,9 +66,11 @@ class LoadedHead:
 
         embedding and lm_head [V, H] are the target's, in the head's dtype; `sequence` holds the head's own taps.
         """
-        if isinstance(self.model, AutoregressiveHead):
+        if isinstance(self.model, AutoregressiveHead | SpecBlockHead):
             head, device = self.model, lm_head.device
             tokens, taps, at = (each.to(device) for each in (sequence.tokens, sequence.taps, anchors))
+            if isinstance(head, SpecBlockHead):
+                return lambda: spec_block_expander(head, embedding, lm_head, taps, at, self.width)
             return lambda: PathExpander(head, embedding, lm_head, tokens, taps, at, self.width)
         if self.model.config.corrector is not None:
             make = corrected_expanders(self.model, embedding, lm_head, sequence, anchors)

@@ -7,17 +7,14 @@ radix cache ends it; the row of its last token, which depends on what follows, l
 The slot of a text's first token holds no row, and is masked.
 """
 
-from copy import copy
 from typing import Any
 
 import torch
 from sglang.srt.environ import envs
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
 from sglang.srt.models.registry import ModelRegistry
-from sglang.srt.speculative.draft_worker_common import build_draft_tp_worker
 from torch import nn
 
 from jetspec_sglang.kernels.top_k import top_k_entropy, top_k_logprobs
@@ -26,6 +23,7 @@ from jetspec_sglang.tree import DraftProposal
 from ..checkpoint_eagle import ARCHITECTURE
 from ..contract import CommittedTokens, DrafterSpec
 from ..head_config import FRONTIER, AutoregressiveConfig
+from .common import draft_worker, run_rows
 from .level_input import DraftLevelInput
 
 
@@ -81,13 +79,12 @@ class AutoregressiveDrafter:
         target = target_worker.model_runner
         # Published heads name the length they were trained at; they run at the target's positions.
         with envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN.override(True):
-            bundle = build_draft_tp_worker(
+            bundle = draft_worker(
                 server_args=server_args,
                 gpu_id=gpu_id,
                 nccl_port=nccl_port,
-                target_model_config=target.model_config,
-                algo_label="JETSPEC",
-                attention_backend_override=attention_backend,
+                target_worker=target_worker,
+                attention_backend=attention_backend,
             )
         self.worker = bundle.draft_worker
         self.runner = bundle.draft_model_runner
@@ -179,35 +176,20 @@ class Expansion:
 
     def _forward(self, tokens: torch.Tensor, features: torch.Tensor, depth: int):
         """-> logits [B * F, draft vocabulary], outputs [B * F, H]."""
-        batch, runner = self.batch, self.drafter.runner
-        requests, nodes = tokens.shape
+        batch, nodes = self.batch, tokens.shape[1]
         positions = self.drafter.positions(batch.seq_lens + depth)
-        level = copy(batch)  # the round goes on with the batch as it is
-        level.forward_mode = ForwardMode.TARGET_VERIFY
-        level.spec_info = DraftLevelInput.of(
+        level = DraftLevelInput.of(
             tokens,
             features,
             positions[:, None].expand(-1, nodes),
             self.visible,
             batch.seq_lens,
             batch.seq_lens_sum,
+            first_is_seen=False,  # the row of a text's first token doesn't exist
         )
-        level.input_ids = tokens.flatten()
-        level.out_cache_loc = self.slots[:, self.used : self.used + nodes].flatten()
-        # Nodes of earlier levels count as prefix: their slots follow the committed ones in the table.
-        level.seq_lens = batch.seq_lens + self.used
-        if batch.seq_lens_cpu is not None:
-            level.seq_lens_cpu = batch.seq_lens_cpu + self.used
-        if batch.seq_lens_sum is not None:
-            level.seq_lens_sum = batch.seq_lens_sum + self.used * requests
+        slots = self.slots[:, self.used : self.used + nodes]
+        answer = run_rows(self.drafter.runner, batch, level, slots, drafted=self.used)
         self.used += nodes
-        forward_batch = ForwardBatch.init_new(
-            level,
-            runner,
-            capture_hidden_mode=level.spec_info.capture_hidden_mode,
-            return_hidden_states_before_norm=False,
-        )
-        answer = runner.forward(forward_batch).logits_output
         return answer.next_token_logits, answer.hidden_states
 
 

@@ -1,4 +1,4 @@
-"""The input of an autoregressive drafter's forward: one level of the trees."""
+"""The input of a path drafter's forward: rows for one level of the trees."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,11 @@ from jetspec_sglang.tree import full_mask
 
 @dataclass
 class DraftLevelInput(DFlashVerifyInput):
-    """F nodes a request, behind the committed tokens and the nodes drafted before.
+    """R rows a request, behind the committed tokens and the rows drafted before.
 
-    `hidden_states` [batch * F, H] are the nodes' features. `custom_mask` is flat, as FlashInfer and Triton take
-    it; `tree_mask` is the same for the CPU attention backend, a mask [F, keys] for each request.
+    `hidden_states` [batch * F, H] is what the level's F nodes know of the nodes above. `custom_mask` is flat, as
+    FlashInfer and Triton take it; `tree_mask` is the same for the CPU attention backend, a mask [R, keys] for each
+    request.
     """
 
     hidden_states: torch.Tensor | None = None
@@ -24,31 +25,34 @@ class DraftLevelInput(DFlashVerifyInput):
     def of(
         cls,
         tokens: torch.Tensor,
-        features: torch.Tensor,
+        states: torch.Tensor,
         positions: torch.Tensor,
         visible: torch.Tensor,
         prefix_lens: torch.Tensor,
         prefix_lens_sum: int | None,
+        *,
+        first_is_seen: bool,
     ) -> "DraftLevelInput":
-        """tokens, positions: [B, F] int64; features: [B, F, H]; prefix_lens: [B] committed tokens.
+        """tokens, positions: [B, R] int64; states: [B, F, H]; prefix_lens: [B] committed tokens.
 
-        visible: [B, F, M] bool, the M drafted nodes so far, these F included, that a node sees. Of the prefix all
-        is visible but the first entry: the row of a text's first token doesn't exist.
+        visible: [B, R, M] bool, the M rows drafted so far, these R included, that a row sees. Of the prefix all is
+        visible, with or without the first token's entry.
         """
         flat = full_mask(visible, prefix_lens, prefix_lens_sum)
-        nodes, keys = visible.shape[1:]
+        rows, keys = visible.shape[1:]
         row_lens = prefix_lens.to(torch.int64) + keys
-        starts = row_lens.repeat_interleave(nodes, output_size=len(row_lens) * nodes)
-        flat[starts.cumsum(0) - starts] = False
+        if not first_is_seen:
+            starts = row_lens.repeat_interleave(rows, output_size=len(row_lens) * rows)
+            flat[starts.cumsum(0) - starts] = False
         split = on_cpu(flat)
         return cls(
             draft_token=tokens.flatten(),
             positions=positions.flatten(),
-            draft_token_num=nodes,
+            draft_token_num=rows,
             custom_mask=None if split else flat,
             capture_hidden_mode=CaptureHiddenMode.NULL,
-            hidden_states=features.flatten(0, 1),
-            tree_mask=_by_request(flat, nodes, row_lens) if split else None,
+            hidden_states=states.flatten(0, 1),
+            tree_mask=_by_request(flat, rows, row_lens) if split else None,
         )
 
 
@@ -56,5 +60,5 @@ def on_cpu(mask: torch.Tensor) -> bool:
     return mask.device.type == "cpu"
 
 
-def _by_request(flat: torch.Tensor, nodes: int, row_lens: torch.Tensor) -> list[torch.Tensor]:
-    return [part.view(nodes, -1) for part in flat.split((nodes * row_lens).tolist())]
+def _by_request(flat: torch.Tensor, rows: int, row_lens: torch.Tensor) -> list[torch.Tensor]:
+    return [part.view(rows, -1) for part in flat.split((rows * row_lens).tolist())]

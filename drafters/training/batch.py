@@ -10,6 +10,9 @@ depth k with the probability that makes depth k appear with exactly that weight.
 the same, and depths nobody would have learned much from are never computed (gamma 4, block 8: 3.7 depths instead
 of 7). The slots of a causal block end with the labels, since they do not see the ones cut off; a bidirectional
 block is always whole.
+
+A spec-block drafter goes on in a second round of blocks below the anchors that have labels beyond its positions, in a
+third one below those with still more, and so on.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..head_config import AnyHead, HeadConfig
+from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig, SpecBlockConfig
 from .shards import Hidden, Sequence, Teacher, TopK
 
 Cut = tuple[int, int]  # an anchor's position, and how many depths below it are labelled
@@ -49,6 +52,15 @@ class Slots:
 
 
 @dataclass(frozen=True)
+class Going:
+    """Blocks of a spec-block head that one forward runs, N of them."""
+
+    slots: Slots
+    starts: Tensor  # [N] int64, where they begin, in [b*S]
+    above: Tensor  # [N] int64, the slots that their first tokens were drafted from, in [b*S'] of the forward before
+
+
+@dataclass(frozen=True)
 class Paths:
     """The text from each of n anchors on, of which the first k tokens lead to the row at depth k."""
 
@@ -63,14 +75,16 @@ class Batch:
     tokens: Tensor  # [b, T] int64
     taps: Tensor  # [b, T, K*H] bfloat16
     anchors: Tensor  # [b, A] int64, padded with 1
-    slots: Slots | None  # of block drafters
-    # Where the head's output for a label is: in [b*S] for block drafters, in [b*A*(B-1)] else.
+    slots: Slots | None  # of drafters of one block
+    # Where the head's output for a label is: in [b*S] for block drafters, that of all forwards one after another for
+    # spec-block ones, in [b*A*(B-1)] else.
     rows: Tensor  # [R] int64
     labels: Tensor  # [R] int64
     depths: Tensor  # [R] int64, 1..block_size-1
     teacher: Teacher  # R rows
     count: int  # anchors in all
     paths: Paths | None = None  # of heads with a path corrector
+    forwards: tuple[Going, ...] = ()  # of spec-block drafters
 
     def below(self, depth: int) -> Batch:
         """Without the labels that are at most this deep, unless all are."""
@@ -94,7 +108,9 @@ class Batch:
 def _moved(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
-    if isinstance(value, Batch | Paths | Slots | TopK | Hidden):
+    if isinstance(value, tuple):
+        return tuple(_moved(each, device) for each in value)
+    if isinstance(value, Batch | Going | Paths | Slots | TopK | Hidden):
         return replace(value, **{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})
     return value
 
@@ -122,7 +138,7 @@ def sample_anchors(
 def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -> Batch:
     """One batch of the labels that ``cuts`` names for each sequence."""
     # An autoregressive head also reads the drafted tokens, which the text has.
-    reach = 0 if isinstance(config, HeadConfig) else config.block_size
+    reach = config.block_size if isinstance(config, AutoregressiveConfig) else 0
     context = max(each[-1][0] for each in cuts) + reach
     tokens = torch.zeros(len(sequences), context, dtype=torch.int64)
     taps = torch.zeros(len(sequences), context, config.tap_width, dtype=torch.bfloat16)
@@ -141,10 +157,14 @@ def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -
         of_anchor.append(index)
     at = [start + depth for start, depth in zip(starts, depths, strict=True)]
     depth, row, column = torch.cat(depths), torch.cat(of_sequence), torch.cat(of_anchor)
-    slots = None
+    slots: Slots | None = None
+    forwards: tuple[Going, ...] = ()
     if isinstance(config, HeadConfig):
         slots, first = block_slots(sequences, cuts, config)
         rows = row * slots.ids.shape[1] + first[row, column] + depth
+    elif isinstance(config, SpecBlockConfig):
+        forwards, begin = going_on(sequences, cuts, config)
+        rows = begin[(depth - 1) // config.positions, row, column] + (depth - 1) % config.positions + 1
     else:
         rows = (row * anchors.shape[1] + column) * (config.block_size - 1) + depth - 1
     return Batch(
@@ -158,6 +178,7 @@ def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -
         teacher=_joined([s.teacher.at(each - 1) for s, each in zip(sequences, at, strict=True)]),
         count=sum(map(len, cuts)),
         paths=paths(sequences, cuts, config.block_size) if has_corrector(config) else None,
+        forwards=forwards,
     )
 
 
@@ -180,11 +201,46 @@ def text_behind(sequence: Sequence, positions: Tensor, length: int) -> Tensor:
     return padded[positions[:, None] + torch.arange(length)]
 
 
-def block_slots(sequences: list[Sequence], cuts: list[list[Cut]], config: HeadConfig) -> tuple[Slots, Tensor]:
-    """Slots of all blocks, and [b, A] where in its row each block begins."""
+def going_on(
+    sequences: list[Sequence], cuts: list[list[Cut]], config: SpecBlockConfig
+) -> tuple[tuple[Going, ...], Tensor]:
+    """The forwards that reach all labels, and where each anchor's block begins in them, [forwards, b, A] int64.
+
+    The latter counts the slots of all forwards, one after another; it means nothing where there is no block.
+    """
+    found: list[Going] = []
+    begins: list[Tensor] = []
+    size, before = config.positions, 0  # slots of the forwards before
+    begin = torch.zeros(len(cuts), max(map(len, cuts)), dtype=torch.int64)
+    for done in range(0, max(depth for each in cuts for _, depth in each), size):
+        kept = [[i for i, (_, depth) in enumerate(each) if depth > done] for each in cuts]
+        here = [
+            [(each[i][0] + done, min(each[i][1] - done, size)) for i in columns]
+            for each, columns in zip(cuts, kept, strict=True)
+        ]
+        slots, first = block_slots(sequences, here, config, done)
+        row = torch.arange(len(cuts)).repeat_interleave(torch.tensor([len(columns) for columns in kept]))
+        column = torch.tensor([i for columns in kept for i in columns])
+        at = torch.cat([each[: len(columns)] for each, columns in zip(first, kept, strict=True)])
+        starts, above = row * slots.ids.shape[1] + at, begin[row, column] + size
+        found.append(Going(slots, starts, above if done else torch.zeros_like(above)))
+        begin = begin.index_put((row, column), starts)
+        begins.append(begin + before)
+        before += slots.ids.numel()
+    return tuple(found), torch.stack(begins)
+
+
+def block_slots(
+    sequences: list[Sequence], cuts: list[list[Cut]], config: HeadConfig | SpecBlockConfig, done: int = 0
+) -> tuple[Slots, Tensor]:
+    """Slots of all blocks, and [b, A] where in its row each block begins.
+
+    ``done``: how many tokens lie between the context's end and the blocks' first tokens, which ``cuts`` names.
+    """
+    whole = isinstance(config, HeadConfig) and not config.causal
 
     def length(depth: int) -> int:
-        return 1 + depth if config.causal else config.block_size
+        return config.block_size if whole else 1 + depth
 
     size = (len(cuts), max(sum(length(depth) for _, depth in each) for each in cuts))
     ids = torch.full(size, config.mask_token_id)
@@ -193,13 +249,13 @@ def block_slots(sequences: list[Sequence], cuts: list[list[Cut]], config: HeadCo
     block_of = torch.full(size, -1)
     first = torch.zeros(len(cuts), max(map(len, cuts)), dtype=torch.int64)
     for i, (sequence, each) in enumerate(zip(sequences, cuts, strict=True)):
-        anchors = torch.tensor([anchor for anchor, _ in each])
-        lengths = torch.tensor([length(depth) for _, depth in each])
+        anchors = torch.tensor([anchor for anchor, _ in each], dtype=torch.int64)
+        lengths = torch.tensor([length(depth) for _, depth in each], dtype=torch.int64)
         total, starts = int(lengths.sum()), lengths.cumsum(0) - lengths
         first[i, : len(each)] = starts
         ids[i, starts] = sequence.tokens[anchors]
-        context_len[i, :total] = anchors.repeat_interleave(lengths)
-        positions[i, :total] = context_len[i, :total] + _count(lengths)
+        context_len[i, :total] = (anchors - done).repeat_interleave(lengths)
+        positions[i, :total] = anchors.repeat_interleave(lengths) + _count(lengths)
         block_of[i, :total] = torch.arange(len(each)).repeat_interleave(lengths)
     return Slots(ids, positions, block_of, context_len), first
 

@@ -56,10 +56,13 @@ class FeaturesConfig(_Strict):
 class HeadShape(_Strict):
     """What of the head is free to choose."""
 
-    drafter: Literal["causal_parallel", "diffusion", "autoregressive"] = "causal_parallel"
+    drafter: Literal["causal_parallel", "diffusion", "autoregressive", "spec_block"] = "causal_parallel"
     layers: int = Field(3, ge=1)  # an autoregressive head has one
     block_size: int = Field(8, ge=2)  # anchor included; of an autoregressive head, one more than its depth
     mask_token_id: int | None = Field(None, ge=0)  # an id that no text has; an autoregressive head has none
+    # Of a spec_block head: depths that one forward drafts, and ranks that its rank head tells apart.
+    positions: int | None = Field(None, ge=1)
+    ranks: int | None = Field(None, ge=1)
     # Of a block head: what makes its rows depend on the drafted path, kind gru or mlp.
     corrector: CorrectorConfig | None = None
 
@@ -70,10 +73,16 @@ class HeadShape(_Strict):
                 raise ValueError(
                     "an autoregressive head has one layer and no mask: set `layers: 1`, drop `mask_token_id`"
                 )
-            if self.corrector is not None:
-                raise ValueError("an autoregressive head knows its path: drop `corrector`")
         elif self.mask_token_id is None:
             raise ValueError(f"a {self.drafter} head drafts from masks: set `mask_token_id`")
+        if self.corrector is not None and self.drafter in ("autoregressive", "spec_block"):
+            raise ValueError(f"a head of drafter {self.drafter} knows its path: drop `corrector`")
+        own = [name for name in ("positions", "ranks") if getattr(self, name) is not None]
+        if self.drafter == "spec_block":
+            if len(own) < 2:
+                raise ValueError("a spec_block head drafts in blocks: set `positions` and `ranks`")
+        elif own:
+            raise ValueError(f"only spec_block heads have {' and '.join(own)}: drop it, or set `drafter`")
         if self.corrector is not None and self.corrector.kind not in ("gru", "mlp"):
             raise ValueError(
                 f"{self.corrector.kind} heads are read, not trained: set corrector.kind to gru or mlp"
@@ -95,6 +104,9 @@ class FitConfig(_Strict):
     # None: over the whole vocabulary, whose matmuls are about half of a small head's arithmetic.
     negatives: int | None = Field(None, ge=1)
     gamma: float = Field(0.0, ge=0)  # depth k weighs exp(-(k-1)/gamma); 0 weighs all depths alike
+    # Of a spec_block head: a label counts while each label above it is among so many likeliest tokens of its row, since
+    # no tree goes on below others. 1: while the head's chain is right; 0: all count; None: the head's ranks.
+    valid_prefix: int | None = Field(None, ge=0)
 
     batch_anchors: int = Field(512, ge=1)  # of a forward
     accumulation: int = Field(1, ge=1)  # forwards a step
@@ -159,6 +171,12 @@ class TrainConfig(_Strict):
             )
         if self.features.mode == "online":
             raise ValueError("a corrected head learns from features on disk: set features.mode to disk")
+        return self
+
+    @model_validator(mode="after")
+    def _prefix(self) -> TrainConfig:
+        if self.fit.valid_prefix is not None and self.head.drafter != "spec_block":
+            raise ValueError("fit.valid_prefix is for spec_block heads: leave it out")
         return self
 
     @model_validator(mode="after")

@@ -23,9 +23,10 @@ from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead
 from ..head_config import FRONTIER
 from ..path_expander import CorrectedExpander, candidates_needed
+from ..spec_block_head import SpecBlockHead
 from ..treeflash_corrector import TreeFlashCorrector
 from .batch import block_slots, text_behind
-from .expander import PathExpander
+from .expander import PathExpander, spec_block_expander
 from .shards import Ref, Sequence
 from .student import DraftHead
 
@@ -110,6 +111,14 @@ def draft(
         outputs = head.unroll(taps, embedding[tokens][None], anchors.to(device)[None], depth)
         best = head.token_ids(head.logits(outputs[0].to(lm_head.dtype), lm_head).argmax(-1))
         return best.cpu(), tree
+    if isinstance(head, SpecBlockHead):
+        at, taps, depth = anchors.to(device), sequence.taps.to(device), head.config.block_size - 1
+        spec_block = spec_block_expander(head, embedding, lm_head, taps, at, width)
+        tree = grown(spec_block, roots.to(device), width, depth, FRONTIER)
+        texts = embedding[sequence.tokens.to(device)][None]
+        taps, mask = taps[None].to(head.fc.weight.dtype), embedding[head.config.mask_token_id]
+        rows = head.norm(head.unroll(taps, texts, mask, at[None], depth)[0])
+        return (rows.to(lm_head.dtype) @ lm_head.T).argmax(-1).cpu(), tree
     if head.config.corrector is None:
         ids, logprobs = draft_blocks(head, embedding, lm_head, sequence, anchors, width)
         return ids[:, :, 0], build_tree(DraftProposal(ids, logprobs), roots, max(BUDGETS))

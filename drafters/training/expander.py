@@ -1,4 +1,4 @@
-"""An autoregressive head in plain torch, as `tree.build_tree_by_path` asks it: for evaluation in training."""
+"""Heads that run once a depth or a block in plain torch, as `tree.build_tree_by_path` asks them: for evaluation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from jetspec_sglang.kernels.top_k import top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
 from ..autoregressive_head import AutoregressiveHead
+from ..spec_block_expander import SpecBlockExpander
+from ..spec_block_head import SpecBlockHead
 
 
 class PathExpander:
@@ -50,3 +52,32 @@ class PathExpander:
         logprobs, ids = top_k_logprobs(logits, self.width)
         shape = (*tokens.shape, self.width)
         return DraftProposal(self.head.token_ids(ids).view(shape), logprobs.view(shape))
+
+
+def spec_block_expander(
+    head: SpecBlockHead, embedding: Tensor, lm_head: Tensor, taps: Tensor, anchors: Tensor, width: int
+) -> SpecBlockExpander:
+    """Drafts after several anchors of one text at once, as `PathExpander` does.
+
+    embedding [V, H], lm_head [V, H]; taps [L, K*H] of the text; anchors [A] int64.
+    """
+    where = torch.arange(len(taps), device=taps.device)
+    context = head.context_kv(taps[None].to(head.fc.weight.dtype), where[None])
+    many = len(anchors), -1, -1, -1
+    rows = [(k.expand(many), v.expand(many)) for k, v in context]
+    seen = where < anchors[:, None, None]
+    mask = embedding[head.config.mask_token_id]
+
+    def forward(tokens: Tensor, depth: int, inherited: Tensor) -> Tensor:
+        at, nodes = (anchors + depth)[:, None].expand_as(tokens), tokens.shape[1]
+        return head(embedding[tokens], mask, at, rows, seen.expand(-1, nodes, -1), inherited)
+
+    def candidates(outputs: Tensor, kept: int, entropy: bool) -> tuple[DraftProposal, Tensor]:
+        assert not entropy  # the expander below doesn't ask for it
+        normed = head.norm(outputs)
+        logprobs, ids = top_k_logprobs(normed.flatten(0, 1).to(lm_head.dtype) @ lm_head.T, kept)
+        shape = (*outputs.shape[:2], kept)
+        ranks = head.rank_head(normed).float().log_softmax(-1)
+        return DraftProposal(ids.view(shape), logprobs.view(shape)), ranks
+
+    return SpecBlockExpander(head.config, forward, candidates, width)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ..checkpoint import write_head
-from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig
+from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig, SpecBlockConfig
 from . import state
 from .config import TrainConfig
 from .errors import TrainError
@@ -55,6 +55,10 @@ WHAT = {
     "DFlash heads.",
     "autoregressive": "An autoregressive (EAGLE-3) draft head, trained to a depth of {masks}: one decoder layer that "
     "is run once a depth, over\nthe tokens drafted so far. The format is that of published EAGLE-3 heads.",
+    "spec_block": "A SpecBlock draft head, trained to a depth of {masks}: a forward pass over a token and {positions} "
+    "mask tokens drafts the next\n{positions}, each of which knows the state of the one before it, and the following "
+    "passes go on from there. Its rank head says\nhow likely each of a row's {ranks} best candidates is. The format is "
+    "jetspec's own.",
 }
 
 CORRECTOR = """
@@ -82,7 +86,8 @@ def export(config: TrainConfig) -> Path:
     if saved is None:
         raise TrainError(f"no {state.FILE} in {config.run_folder}: run the stage `fit` first")
     raw = saved["head_config"]
-    shape = HeadConfig(**raw) if "mask_token_id" in raw else AutoregressiveConfig(**raw)
+    kind = SpecBlockConfig if "positions" in raw else HeadConfig
+    shape = kind(**raw) if "mask_token_id" in raw else AutoregressiveConfig(**raw)
     write_head(config.head_folder, shape, state.best_weights(saved), model_card(saved, shape))
     return config.head_folder
 
@@ -92,7 +97,8 @@ def model_card(saved: dict, shape: AnyHead) -> str:
     online = settings["features"]["mode"] == "online"
     return CARD.format(
         target=Path(data.get("target", "its target")).name,
-        what=WHAT[shape.drafter].format(masks=shape.block_size - 1) + corrector_of(shape, settings),
+        what=WHAT[shape.drafter].format(masks=shape.block_size - 1, **settings["head"])
+        + corrector_of(shape, settings),
         tokens=data["response_tokens"],
         shards=data["shards"],
         source=data.get("source", "source not stated"),

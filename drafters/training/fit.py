@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
+from ..head_config import SpecBlockConfig
 from . import state
 from .batch import Batch, collate, sample_anchors
 from .config import FitConfig, TrainConfig
@@ -29,6 +30,7 @@ from .initialise import initialise
 from .loss import few_labels, objective_loss
 from .metrics import Metrics
 from .shards import Folder, Ref, Sequence, plan
+from .spec_block import SpecBlockStudent, spec_block_loss
 from .student import DraftHead, Student, head_config, make_head, warm_start
 from .target import TextReader, load_model, target_layer_ids
 
@@ -83,10 +85,13 @@ class Run:
         del model  # a reader of texts has its own copy, in the dtype of matmuls
         self.reader = TextReader(target, taps, self.dtype, self.device) if online else None
 
-        if config.head.corrector is None:
-            student = Student(self.head, embedding)
-        else:
+        student: Student
+        if config.head.corrector is not None:
             student = CorrectedStudent(self.head, embedding, config.fit.freeze_head)
+        elif isinstance(self.shape, SpecBlockConfig):
+            student = SpecBlockStudent(self.head, embedding)
+        else:
+            student = Student(self.head, embedding)
         self.student, self.optimizer = self.accelerator.prepare(student, _adamw(self.head, config.fit))
         self.ema = state.Ema(self.head, config.fit.ema) if config.fit.ema else None
         self.progress, self.evaluation, self.resumed = state.Progress(), None, saved is not None
@@ -191,9 +196,13 @@ class Run:
             with autocast:
                 rows = self.student(batch, tokens, self.lm_head)
             return corrected_loss(self.fit, rows, tokens, shares)
+        rng = state.generator(self.config.seed, NEGATIVES, number)
+        if isinstance(self.shape, SpecBlockConfig):
+            with autocast:
+                hidden, rank_logits = self.student(batch)
+            return spec_block_loss(self.fit, self.shape, batch, hidden, rank_logits, self.lm_head, rng)
         with autocast:
             hidden = self.student(batch)
-        rng = state.generator(self.config.seed, NEGATIVES, number)
         return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher, rng)
 
     def _give_up(self, loss: float, norm: float, batch: Batch, refs: list[Ref]) -> None:

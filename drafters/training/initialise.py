@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from ..autoregressive_head import AutoregressiveHead
-from ..causal_head import CausalParallelHead
+from ..causal_head import LayeredHead
+from .student import DraftHead
 from .target import decoder
 
 
 @torch.no_grad()
-def initialise(head: CausalParallelHead | AutoregressiveHead, target: nn.Module, tokens: Tensor) -> None:
+def initialise(head: DraftHead, target: nn.Module, tokens: Tensor) -> None:
     """Fill ``head`` in place from a Llama- or Qwen3-like ``target``; ``tokens`` [n] are real text."""
     if isinstance(head, AutoregressiveHead):
         _autoregressive(head, target, tokens)
@@ -37,9 +38,9 @@ def initialise(head: CausalParallelHead | AutoregressiveHead, target: nn.Module,
     head.norm.weight.copy_(decoder(target).norm.weight)
 
 
-def _block(head: CausalParallelHead, target: nn.Module, tokens: Tensor) -> None:
+def _block(head: LayeredHead, target: nn.Module, tokens: Tensor) -> None:
     layers = decoder(target).layers
-    source = range(len(layers) - head.config.layers, len(layers))
+    source = range(len(layers) - len(head.layers), len(layers))
     scales = _qk_rms(target, source, tokens)
     for mine, index in zip(head.layers, source, strict=True):
         theirs = layers[index]

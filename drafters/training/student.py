@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..autoregressive_head import AutoregressiveHead
-from ..causal_head import CausalParallelHead
+from ..causal_head import CausalParallelHead, ContextKV, LayeredHead
 from ..checkpoint import HeadError, load_head_tensors, read_head_config
-from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig
+from ..head_config import AnyHead, AutoregressiveConfig, HeadConfig, SpecBlockConfig
+from ..spec_block_head import SpecBlockHead
 from .batch import Batch
 from .config import HeadShape
 from .errors import TrainError
@@ -37,39 +38,44 @@ def head_config(shape: HeadShape, target_config: Any, target_layer_ids: tuple[in
     try:
         if shape.drafter == "autoregressive":
             return AutoregressiveConfig(**common)
-        assert shape.mask_token_id is not None  # HeadShape asks for it
-        causal = shape.drafter == "causal_parallel"
-        return HeadConfig(
-            **common,
-            layers=shape.layers,
-            mask_token_id=shape.mask_token_id,
-            causal=causal,
-            corrector=shape.corrector,
-        )
+        common |= {"layers": shape.layers, "mask_token_id": shape.mask_token_id}
+        if shape.drafter == "spec_block":
+            assert shape.positions is not None  # HeadShape asks for both
+            assert shape.ranks is not None
+            return SpecBlockConfig(**common, positions=shape.positions, ranks=shape.ranks)
+        return HeadConfig(**common, causal=shape.drafter == "causal_parallel", corrector=shape.corrector)
     except ValueError as error:
         raise TrainError(f"no such head for this target: {error}") from error
 
 
-DraftHead = CausalParallelHead | AutoregressiveHead
+DraftHead = CausalParallelHead | AutoregressiveHead | SpecBlockHead
 
 
 def make_head(config: AnyHead) -> DraftHead:
-    return (
-        AutoregressiveHead(config) if isinstance(config, AutoregressiveConfig) else CausalParallelHead(config)
-    )
+    """A head that is to be filled; what a spec-block head has beside a causal one adds nothing yet."""
+    if isinstance(config, AutoregressiveConfig):
+        return AutoregressiveHead(config)
+    if isinstance(config, HeadConfig):
+        return CausalParallelHead(config)
+    head = SpecBlockHead(config)
+    for added in (*(shift.proj for shift in head.shifts), head.rank_head):
+        nn.init.zeros_(added.weight)
+    return head
 
 
 def warm_start(head: DraftHead, config: AnyHead, place: str) -> None:
-    """Fill ``head`` from a published one. Its block size and causality may differ, and it may lack the path corrector,
-    nothing else of its shape."""
+    """Fill ``head`` from a published one. Its block size, causality and positions may differ, and it may lack the path
+    corrector, or a spec-block head's shifts and rank head, nothing else of its shape."""
     try:
         theirs, tensors = read_head_config(place), load_head_tensors(place)
     except HeadError as error:
         raise TrainError(f"fit.start: {error}") from error
-    free = {"block_size", "causal", "max_position_embeddings"}
+    free = {"block_size", "causal", "max_position_embeddings", "positions"}
     bare = isinstance(theirs, HeadConfig) and theirs.corrector is None
     if bare:
         free.add("corrector")
+    if bare and isinstance(config, SpecBlockConfig):
+        free |= {"ranks", "shifted"}
     mine, found = config.model_dump(exclude=free), theirs.model_dump(exclude=free)
     differ = [key for key in mine.keys() | found.keys() if mine.get(key) != found.get(key)]
     if differ:
@@ -106,14 +112,36 @@ class Student(nn.Module):
                 batch.taps.to(self.head.fc.weight.dtype), self.embedding[batch.tokens], batch.anchors, depth
             )
             return self.head.norm(outputs.flatten(0, 2)[batch.rows])
+        if isinstance(self.head, SpecBlockHead):
+            return self._going_on(self.head, batch)
         return self._block_hidden(self.head, batch).flatten(0, 1)[batch.rows]
 
+    def _going_on(self, head: SpecBlockHead, batch: Batch) -> Tensor:
+        kv = self._context_kv(head, batch)
+        outputs: list[Tensor] = []  # of each forward, [b*S, H]
+        for forward in batch.forwards:
+            slots, starts = forward.slots, forward.starts
+            embeddings = self.embedding[slots.ids]
+            first = torch.zeros(slots.ids.numel(), dtype=torch.bool, device=starts.device)
+            first = first.index_fill(0, starts, True).view_as(slots.ids)
+            inherited = torch.zeros_like(embeddings)
+            if outputs:
+                inherited = inherited.flatten(0, 1).index_copy(0, starts, outputs[-1][forward.above])
+                inherited = inherited.view_as(embeddings)
+            mask = slots.mask(batch.taps.shape[1], causal=True)
+            outputs.append(
+                head.residual(embeddings, slots.positions, kv, mask, first, inherited).flatten(0, 1)
+            )
+        return head.norm(torch.cat(outputs)[batch.rows])
+
+    def _context_kv(self, head: LayeredHead, batch: Batch) -> ContextKV:
+        positions = torch.arange(batch.taps.shape[1], device=batch.taps.device).expand(batch.taps.shape[:2])
+        return head.context_kv(batch.taps.to(head.fc.weight.dtype), positions)
+
     def _block_hidden(self, head: CausalParallelHead, batch: Batch) -> Tensor:
-        slots = batch.slots
-        assert slots is not None  # `collate` makes them for every block head
-        context = batch.taps.shape[1]
-        positions = torch.arange(context, device=batch.taps.device).expand(batch.taps.shape[:2])
-        kv = head.context_kv(batch.taps.to(head.fc.weight.dtype), positions)
+        slots, context = batch.slots, batch.taps.shape[1]
+        assert slots is not None  # `collate` makes them for every head of one block
+        kv = self._context_kv(head, batch)
         embeddings = self.embedding[slots.ids]
         if embeddings.device.type == "cuda":
             return flex_block_hidden(head, embeddings, slots, kv, compiled=True)

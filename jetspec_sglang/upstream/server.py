@@ -101,6 +101,10 @@ SERVER: tuple[Symbol, ...] = (
         "hf_config hf_text_config context_len vocab_size num_hidden_layers head_dim dtype attention_arch "
         "is_multimodal is_encoder_decoder is_hybrid_swa get_num_kv_heads",
     ),
+    function(
+        "configs.model_config.ModelConfig.from_server_args",
+        "server_args model_path model_revision is_draft_model context_length **kwargs",
+    ),
     class_("configs.model_config.AttentionArch", "MHA MLA SSM"),
     name("models.registry.ModelRegistry"),
     class_("models.registry._ModelRegistry", "models"),
@@ -130,7 +134,7 @@ SERVER: tuple[Symbol, ...] = (
     ),
     class_(
         "model_executor.model_runner_components.spec_aux_hidden_state.SpecAuxHiddenStateConfig",
-        "dflash_target_layer_ids dflash_draft_num_layers",
+        "dflash_use_aux_hidden_state dflash_target_layer_ids dflash_draft_num_layers draft_model_config",
     ),
     name("environ.envs"),
     class_("environ.Envs", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
@@ -217,10 +221,20 @@ SERVER: tuple[Symbol, ...] = (
         "server_args gpu_id nccl_port target_model_config algo_label attention_backend_override "
         "draft_worker_cls random_seed load_group",
     ),
+    class_(
+        "speculative.draft_worker_common.DraftWorkerBundle", "draft_worker draft_model_runner draft_model"
+    ),
     class_("models.dflash.DFlashDraftModel", "layers fc hidden_norm norm"),
     function("models.dflash.DFlashDraftModel.__init__", "self config quant_config prefix"),
     function("models.dflash.DFlashDraftModel.load_weights", "self weights"),
     function("models.dflash.DFlashDraftModel.project_target_hidden", "self target_hidden"),
+    function(
+        "models.dflash.DFlashDraftModel.forward",
+        "self input_ids positions forward_batch input_embeds get_embedding pp_proxy_tensors",
+    ),
+    function(
+        "models.dflash.DFlashDecoderLayer.forward", "self positions hidden_states forward_batch residual"
+    ),
     class_(
         "models.dflash.DFlashAttention",
         "attn num_kv_heads head_dim use_table_qk_norm_rope",

@@ -169,15 +169,15 @@ def test_config_built_by_hand_is_checked_too():
 
 
 def kind(drafter: str):
-    by_path = drafter == "autoregressive"
+    by_path = drafter in ("autoregressive", "spec_block")
     return SimpleNamespace(block_size=8, drafter=drafter, conditioning="path" if by_path else "marginal")
 
 
-@pytest.mark.parametrize("drafter", ["causal_parallel", "diffusion", "autoregressive"])
+@pytest.mark.parametrize("drafter", ["causal_parallel", "diffusion", "autoregressive", "spec_block"])
 def test_the_drafter_is_the_heads_own(drafter, monkeypatch):
     config = resolve_config(view(), kind(drafter))
     assert config.drafter == drafter
-    assert config.acceptance == ("match" if drafter == "autoregressive" else "rejection")
+    assert config.acceptance == ("match" if config.conditioning == "path" else "rejection")
     monkeypatch.setenv(FLAGS_ENV, json.dumps({"drafter": drafter}))
     assert resolve_config(view(), kind(drafter)).drafter == drafter
 
@@ -189,6 +189,13 @@ def test_the_drafter_is_the_heads_own(drafter, monkeypatch):
         ("diffusion", "causal_parallel", "but this head is a causal block head"),
         ("autoregressive", "causal_parallel", "but this head is a causal block head"),
         ("diffusion", "autoregressive", "but this head is an EAGLE-3 head"),
+        ("causal_parallel", "spec_block", "but this head is a spec-block head"),
+        (
+            "spec_block",
+            "causal_parallel",
+            "drafts with a spec-block head .*, but this head is a causal block",
+        ),
+        ("spec_block", "autoregressive", "but this head is an EAGLE-3 head"),
     ],
 )
 def test_a_drafter_that_contradicts_the_head_is_refused(asked, head, said, monkeypatch):
@@ -199,19 +206,20 @@ def test_a_drafter_that_contradicts_the_head_is_refused(asked, head, said, monke
     assert str(refused.value).endswith(f"give {head}.")
 
 
+@pytest.mark.parametrize("drafter", ["autoregressive", "spec_block"])
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"expansion": "eager"}, "expansion 'eager' .* is not for the drafter autoregressive; give optimal."),
-        ({"acceptance": "traversal"}, "acceptance 'traversal' .* drafter autoregressive; give match."),
+        ({"expansion": "eager"}, "expansion 'eager' .* is not for the drafter {}; give optimal."),
+        ({"acceptance": "traversal"}, "acceptance 'traversal' .* drafter {}; give match."),
     ],
     ids=str,
 )
-def test_what_a_path_drafter_does_not_do_is_refused(setting, said, monkeypatch):
+def test_what_a_path_drafter_does_not_do_is_refused(drafter, setting, said, monkeypatch):
     monkeypatch.setenv(FLAGS_ENV, json.dumps(setting))
     assert resolve_config(view(), kind("diffusion"))
-    with pytest.raises(ConfigError, match=said):
-        resolve_config(view(), kind("autoregressive"))
+    with pytest.raises(ConfigError, match=said.format(drafter)):
+        resolve_config(view(), kind(drafter))
 
 
 def test_a_corrected_head_is_refused_what_a_path_drafter_does_not_do(monkeypatch):

@@ -1,10 +1,10 @@
 """Served drafters keep the contract: everything but the engine below them is real, and no model is loaded."""
 
 import inspect
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+from tiny_data import spec_block_config
 from tiny_heads import eagle_config, head_config
 from torch import nn
 
@@ -17,6 +17,7 @@ from jetspec_sglang.drafters.contract import (
 )
 from jetspec_sglang.drafters.head_config import CorrectorConfig
 from jetspec_sglang.drafters.registry import DRAFTERS, ENTRY_POINT_GROUP
+from jetspec_sglang.drafters.sglang_models import common
 from jetspec_sglang.tree.registry import Registry
 
 
@@ -28,6 +29,7 @@ HEADS = {
     "causal_parallel": head_config(),
     "diffusion": head_config(causal=False),
     "autoregressive": eagle_config(),
+    "spec_block": spec_block_config(),
     "with a corrector": head_config(corrector=CorrectorConfig(kind="mlp", rank=4, candidates=8)),
 }
 PROTOCOLS = {"marginal": MarginalDrafter, "path": PathDrafter}
@@ -38,12 +40,11 @@ def drafter(request, monkeypatch):
     factory = DRAFTERS.get(HEADS[request.param].drafter)
     model = SimpleNamespace(
         layers=[],
-        share_embedding=lambda embedding: None,
         share=lambda embedding, lm_head: None,
         get_hot_token_id=lambda: None,
     )
     bundle = SimpleNamespace(draft_worker=object(), draft_model_runner=object(), draft_model=model)
-    monkeypatch.setattr(import_module(factory.__module__), "build_draft_tp_worker", lambda **_: bundle)
+    monkeypatch.setattr(common, "build_draft_tp_worker", lambda **_: bundle)
     target = SimpleNamespace(
         model=SimpleNamespace(get_input_embeddings=nn.Identity, lm_head=nn.Identity()),
         model_config=SimpleNamespace(context_len=64, num_hidden_layers=4),

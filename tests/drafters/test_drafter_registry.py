@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+from tiny_data import spec_block_config
 from tiny_heads import eagle_config, head_config
 
 from jetspec_sglang.drafters.contract import DrafterSpec
@@ -53,6 +54,9 @@ def test_spec_says_the_truth_of_each_kind():
     by_path = DrafterSpec.of_head(eagle_config(), 3, 4)
     assert (by_path.name, by_path.conditioning) == ("autoregressive", "path")
     assert (by_path.block_length, by_path.forwards_per_round, by_path.mask_token_id) == (4, 3, None)
+    blocks = DrafterSpec.of_head(spec_block_config(), 3, 4)
+    assert (blocks.name, blocks.conditioning, blocks.mask_token_id) == ("spec_block", "path", 3)
+    assert (blocks.block_length, blocks.forwards_per_round) == (4, 2)  # blocks of two positions
 
 
 def test_spec_is_checked_and_frozen():
@@ -69,10 +73,12 @@ def test_spec_is_checked_and_frozen():
         (head_config(), [2, 3, 4], 4),
         (head_config(causal=False), [5, 5, 5], 5),
         (eagle_config(), [1, 9, 17], 8),
+        (spec_block_config(), [3, 3, 24], 24),
     ],
     ids=lambda value: getattr(value, "drafter", ""),
 )
 def test_scratch_that_drafting_takes(head, slots, rows):
-    """A causal block is cut, a bidirectional one is not; an autoregressive head drafts from 8 nodes a depth."""
+    """A causal block is cut, a bidirectional one is not; others draft from 8 nodes a depth, and
+    blocks of later forwards overwrite those before."""
     assert [head.slots(depth) for depth in (1, 2, 3)] == slots
     assert head.rows(3) == rows

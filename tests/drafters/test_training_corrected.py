@@ -212,7 +212,7 @@ def test_a_corrected_head_is_a_start_for_its_own_kind(finished, target_folder, d
         ),
         (
             {"head": head_settings("autoregressive") | {"corrector": corrector("gru")}},
-            "an autoregressive head knows its path",
+            "autoregressive knows its path",
         ),
     ],
 )

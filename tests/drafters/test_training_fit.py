@@ -20,11 +20,13 @@ from jetspec_sglang.drafters.training.errors import TrainError
 from jetspec_sglang.drafters.training.export import export
 from jetspec_sglang.drafters.training.loss import teacher_log_probs
 
-KINDS = ("causal_parallel", "diffusion", "autoregressive")
+KINDS = ("causal_parallel", "diffusion", "autoregressive", "spec_block")
 
 
 def head(kind: str = "causal_parallel", block_size: int = 5) -> dict:
     shape = {"drafter": kind, "block_size": block_size}
+    if kind == "spec_block":
+        shape |= {"positions": 2, "ranks": 3}
     return shape | ({"layers": 1} if kind == "autoregressive" else {"layers": 2, "mask_token_id": MASK})
 
 
@@ -268,10 +270,12 @@ def test_metrics_after_the_checkpoint_are_dropped(tmp_path):
     assert metrics.read(tmp_path) == [*lines[:2], {"step": 3, "loss": 1.5}]
 
 
-def test_two_processes_learn_what_one_does_with_twice_the_batches(target_folder, data_folder, tmp_path):
+@pytest.mark.parametrize("kind", ["causal_parallel", "spec_block"])
+def test_two_processes_learn_what_one_does_with_twice_the_batches(target_folder, data_folder, tmp_path, kind):
     """`torchrun` on CPUs: each of two processes takes one of the step's two batches."""
-    together = settings(data_folder, tmp_path / "together", batch_anchors=8, steps=4)
-    alone = settings(data_folder, tmp_path / "alone", batch_anchors=8, steps=4, accumulation=2)
+    changes = {"head": head(kind), "batch_anchors": 8, "steps": 4}
+    together = settings(data_folder, tmp_path / "together", **changes)
+    alone = settings(data_folder, tmp_path / "alone", accumulation=2, **changes)
     fit.run(alone, target_folder)
     script = tmp_path / "run.py"
     script.write_text(RUN)

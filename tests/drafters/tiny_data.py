@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from jetspec_sglang.drafters.head_config import AutoregressiveConfig, HeadConfig
+from jetspec_sglang.drafters.head_config import AutoregressiveConfig, HeadConfig, SpecBlockConfig
 
 VOCAB, MASK = 96, 3
 
@@ -41,6 +41,12 @@ def autoregressive_config(**changes) -> AutoregressiveConfig:
     """As `head_config`, what it has in common."""
     block_only = {"layers", "mask_token_id", "causal", "corrector", "shifted"}
     return AutoregressiveConfig(**head_config().model_dump(exclude=block_only) | changes)
+
+
+def spec_block_config(**changes) -> SpecBlockConfig:
+    """As `head_config`, what it has in common; two forwards of two positions."""
+    common = head_config().model_dump(exclude={"causal", "corrector", "shifted"})
+    return SpecBlockConfig(**common | {"positions": 2, "ranks": 3} | changes)
 
 
 def write_target(folder: Path) -> Path:

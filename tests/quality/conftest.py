@@ -29,6 +29,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         "causal": tiny.tiny_head(root / "causal", target_layers=LAYERS, block_size=5),
         "diffusion": tiny.tiny_head(root / "diffusion", target_layers=LAYERS, causal=False, seed=1),
         "corrected": tiny.tiny_head(root / "corrected", target_layers=LAYERS, seed=2, corrector=CORRECTOR),
+        "blocks": tiny.tiny_spec_block_head(root / "blocks", target_layers=LAYERS, seed=3),
         "eagle": tiny.tiny_eagle_head(root / "eagle", draft_vocab=None, block_size=5),
     }
 

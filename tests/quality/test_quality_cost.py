@@ -48,7 +48,9 @@ def test_every_case_that_there_are_positions_for(generator, heads):
 
     rows = cost.measure(generator, heads, time)
     assert [(row.head, row.context, row.drafted) for row in rows] == [
-        (label, 128, drafted) for drafted in cost.DRAFTED for label in ("causal", "diffusion", "corrected")
+        (label, 128, drafted)
+        for drafted in cost.DRAFTED
+        for label in ("causal", "diffusion", "corrected", "blocks")
     ]
     assert len(timed) == len(rows) + len(cost.DRAFTED)
     assert rows[0].relative == 0.25

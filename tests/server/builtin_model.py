@@ -3,11 +3,16 @@
 import json
 import random
 from importlib.resources import files
+from pathlib import Path
 
+import torch
 from transformers import AutoTokenizer
 
 from jetspec_sglang.builtin.head import builtin_head
 from jetspec_sglang.builtin.target import builtin_target
+from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config, write_head
+from jetspec_sglang.drafters.head_config import SpecBlockConfig
+from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
 
 CONTEXT = 1024
 COMMON = (
@@ -16,12 +21,30 @@ COMMON = (
 )
 
 
-def jetspec_flags(budget: int, overlap: bool) -> tuple[str, ...]:
+def jetspec_flags(budget: int, overlap: bool, head: Path | None = None) -> tuple[str, ...]:
     return (
-        *("--speculative-algorithm", "JETSPEC", "--speculative-draft-model-path", str(builtin_head())),
+        *(
+            "--speculative-algorithm",
+            "JETSPEC",
+            "--speculative-draft-model-path",
+            str(head or builtin_head()),
+        ),
         *("--speculative-num-draft-tokens", str(budget)),
         *(() if overlap else ("--disable-overlap-schedule",)),
     )
+
+
+def spec_block_head(folder: Path, positions: int) -> Path:
+    """The trained head in blocks of `positions`: its shifts add nothing, and the rank head can't tell the likeliest
+    token from all others, so trees are half chains."""
+    trained = read_head_config(builtin_head())
+    shape = trained.model_dump(exclude={"causal", "corrector", "shifted"})
+    head = SpecBlockHead(SpecBlockConfig(**shape, positions=positions, ranks=1))
+    for layer in (*(shift.proj for shift in head.shifts), head.rank_head):
+        torch.nn.init.zeros_(layer.weight)
+    tensors = head.state_dict() | load_head_tensors(builtin_head())
+    write_head(folder, head.config, tensors, "For tests.")
+    return folder
 
 
 def suffix_flags(budget: int) -> tuple[str, ...]:

@@ -46,6 +46,19 @@ def test_part_of_the_matrix(serve, plain, budget, overlap):
     jetspec.stop()
 
 
+@pytest.mark.server
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "sync"])
+def test_blocks_that_go_on_from_accepted_ones(serve, plain, tmp_path, overlap):
+    cases = builtin.prompts(16, seed=3)
+    head = builtin.spec_block_head(tmp_path, positions=3)
+    jetspec = serve(*builtin.COMMON, *builtin.jetspec_flags(16, overlap, head))
+    assert texts(jetspec, cases, at_once=6) == texts(plain, cases, at_once=6)
+    stats = jetspec.info()["internal_states"][0]["jetspec"]
+    deepest = max(int(drafts) for drafts in stats["accepted_drafts_histogram"])
+    assert deepest > 3, "drafts of a second block are accepted somewhere"
+    jetspec.stop()
+
+
 @pytest.fixture(scope="module")
 def matrix_texts(plain):
     cases = builtin.prompts(MATRIX)

@@ -39,6 +39,8 @@ HEADS = {
     ),
     "autoregressive": lambda folder: tiny.tiny_eagle_head(folder, seed=3),
     "autoregressive, target's lm_head": lambda folder: tiny.tiny_eagle_head(folder, seed=3, draft_vocab=None),
+    "spec_block": lambda folder: tiny.tiny_spec_block_head(folder, seed=3),
+    "spec_block, one forward, sync": lambda folder: tiny.tiny_spec_block_head(folder, seed=3, positions=5),
 }
 
 
@@ -53,6 +55,7 @@ def drafted(request, serve, tmp_path_factory):
         *("--speculative-num-draft-tokens", str(BUDGET), "--speculative-eagle-topk", str(WIDTH)),
         *("--speculative-num-steps", str(DEPTH)),
         *("--context-length", "512"),  # more than the autoregressive head was trained on
+        *(("--disable-overlap-schedule",) if "sync" in request.param else ()),
     )
     yield server, Oracle(target, head)
     assert settled(server), server.tail()

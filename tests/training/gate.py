@@ -13,7 +13,7 @@ from jetspec_sglang.drafters.training.generate import TransformersGenerator
 from jetspec_sglang.drafters.training.shards import Sequence, write_shard
 
 CORRECTED = "causal_parallel with a path corrector"
-KINDS = ("causal_parallel", "diffusion", "autoregressive", CORRECTED)
+KINDS = ("causal_parallel", "diffusion", "autoregressive", "spec_block", CORRECTED)
 BLOCK, ROUNDS = 5, 7
 NEW_TOKENS = 1 + ROUNDS * BLOCK  # the first one is the prefill's
 TAPS = (0, 1)
@@ -28,7 +28,7 @@ def make_target(folder: Path) -> Path:
         vocab_size=VOCAB,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=3,
+        num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
@@ -59,6 +59,8 @@ def learn(kind: str, target: Path, sequence: Sequence, work: Path) -> Path:
     head = {"drafter": "causal_parallel" if kind == CORRECTED else kind, "block_size": BLOCK}
     if kind == CORRECTED:
         head["corrector"] = {"kind": "gru", "rank": 16, "state_size": 16, "candidates": 8}
+    if kind == "spec_block":
+        head |= {"positions": 2, "ranks": 3}
     head |= {"layers": 1} if kind == "autoregressive" else {"layers": 2, "mask_token_id": 3}
     settings = {
         "steps": 300,
