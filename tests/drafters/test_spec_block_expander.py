@@ -22,7 +22,7 @@ class World:
         self.config = spec_block_config(positions=positions, block_size=8, **changes)
         self.head = SpecBlockHead(self.config).requires_grad_(False)
         hidden = self.config.hidden_size
-        self.embedding, self.lm_head = torch.randn(VOCAB, hidden), torch.randn(VOCAB, hidden) / 4
+        self.embedding, self.lm_head = torch.randn(VOCAB, hidden), torch.randn(VOCAB, hidden) / 2
         self.taps = torch.randn(1, LENGTH, self.config.tap_width)
         self.context = self.head.context_kv(self.taps, torch.arange(LENGTH)[None])
         self.forwards = 0
@@ -186,7 +186,7 @@ def test_requests_do_not_mix():
 
 def test_a_round_takes_a_forward_every_k_depths():
     world = World(3)
-    build_tree_by_path(world.expander(), torch.tensor([7]), 12, width=WIDTH, depth=7, frontier=4)
+    build_tree_by_path(world.expander(), torch.tensor([7]), 24, width=WIDTH, depth=7, frontier=4)
     assert world.forwards == world.config.forwards(7) == 3
 
 
