@@ -11,7 +11,7 @@ from tiny_data import VOCAB, head_config, spec_block_config
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config, write_head
 from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
-from jetspec_sglang.drafters.training import fit, state
+from jetspec_sglang.drafters.training import fit, metrics, state
 from jetspec_sglang.drafters.training.batch import collate
 from jetspec_sglang.drafters.training.config import FitConfig
 from jetspec_sglang.drafters.training.errors import TrainError
@@ -182,9 +182,15 @@ def test_a_tree_goes_on_below_its_own_path(sequences):
         assert all(token in each for token, each in zip(path, likeliest.tolist(), strict=True))
 
 
-def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path, sequences):
-    config = settings(data_folder, tmp_path, head=head_settings("spec_block"), learning_rate=1e-2)
+def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path, sequences, monkeypatch):
+    monkeypatch.setattr(fit, "LOG_STEPS", 2)
+    config = settings(
+        data_folder, tmp_path, head=head_settings("spec_block"), learning_rate=1e-2, accumulation=2
+    )
     fit.run(config, target_folder)
+    steps = [record for record in metrics.read(config.run_folder) if "loss" in record]
+    assert len(steps) == 3
+    assert all(0 < RANK_SHARE * record["rank_loss"] < record["loss"] for record in steps)
     place = export(config)
     saved = state.load(config.run_folder)
     shape = read_head_config(place)
@@ -193,6 +199,7 @@ def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path,
     heads[0].load_state_dict({name: each.float() for name, each in load_head_tensors(place).items()})
     heads[1].load_state_dict({name: each.bfloat16().float() for name, each in saved["ema"].items()})
     assert all(shift.proj.weight.any() for shift in heads[0].shifts)
+    assert heads[0].rank_head.weight.any()
     embedding = embedding_of(shape)
     batch = collate(sequences, cuts_of(sequences, shape), shape)
     for one, other in zip(*(SpecBlockStudent(head, embedding)(batch) for head in heads), strict=True):
