@@ -4,11 +4,13 @@ A block starts at each node of a frontier at depths 0, K, 2K, ..., and goes on f
 drafted the node. In between a node reads its position of the block that its ancestor started. So nodes of one block and
 depth share a row: within a block only the head's own states carry the path on, not the tokens that were drafted.
 
-The rank head says how likely the target's token is at each of a row's first R ranks, or at none of them. The candidate
-of rank r gets p(r); p(none) goes to all other tokens in proportion to the row's own q, so a row still sums to one:
+The rank head moves what the row's own q says of its first R ranks, and of none of them, by an offset o for each:
 
-    c at rank r <= R    p(r)
-    any other c         p(none) q(c) / (1 - sum of q over ranks 1 .. R)
+    p = softmax of  log q_1 + o_1, ..., log q_R + o_R, log(1 - q_1 - ... - q_R) + o_none
+
+The candidate of rank r gets p(r); p(none) goes to all other tokens in proportion to q, so a row still sums to one. That
+is a softmax over the vocabulary with o_r added to the logit of rank r and o_none to those of all others. Offsets of
+zero leave a row as it is.
 
 Letters in shapes: B requests, F nodes of a frontier, K positions, C candidates, R ranks, H hidden.
 """
@@ -23,7 +25,7 @@ from torch import Tensor
 from jetspec_sglang.tree import DraftProposal
 
 from .head_config import SpecBlockConfig
-from .path_corrector import SMALLEST, row_entropy
+from .path_corrector import LIMIT, corrected
 
 
 class Forward(Protocol):
@@ -38,7 +40,7 @@ class Forward(Protocol):
 class Rows(Protocol):
     def __call__(self, outputs: Tensor, kept: int, entropy: bool) -> tuple[DraftProposal, Tensor]:
         """Of outputs [B, N, H], the ``kept`` likeliest tokens by the lm_head, [B, N, kept], with the rows' entropy if
-        asked for, and the rank head's log-probabilities [B, N, R + 1] float32, the last one that of "none"."""
+        asked for, and the rank head's offsets [B, N, R + 1] float32, the last one that of "none"."""
 
 
 class SpecBlockExpander:
@@ -89,8 +91,8 @@ class SpecBlockExpander:
         """outputs [B, F, K, H] -> for each position [B, F, W]."""
         # As many as asked for, even if the best are all behind the ranks.
         kept = min(self.config.ranks + self.width, self.config.vocab_size)
-        proposal, ranks = self.rows(outputs.flatten(1, 2), kept, self.entropy)
-        order, logprobs, entropy = ranked(proposal.logprobs, ranks, proposal.entropy)
+        proposal, offsets = self.rows(outputs.flatten(1, 2), kept, self.entropy)
+        order, logprobs, entropy = ranked(proposal.logprobs, offsets, proposal.entropy)
         ids = proposal.token_ids.gather(-1, order)
         shape = outputs.shape[1:3]
         ids, logprobs = (x[..., : self.width].unflatten(1, shape).unbind(2) for x in (ids, logprobs))
@@ -99,23 +101,17 @@ class SpecBlockExpander:
 
 
 def ranked(
-    logprobs: Tensor, ranks: Tensor, entropy: Tensor | None = None
+    logprobs: Tensor, offsets: Tensor, entropy: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Candidates by the rank head's word, the likeliest first: indices into them, and their log-probabilities.
+    """Candidates as the rank head weighs them, the likeliest first: indices into them, and their log-probabilities.
 
-    logprobs [..., C] float32: full-vocabulary ones of a row's C >= R likeliest tokens, largest first; ranks
-    [..., R + 1] float32: log-probabilities of the ranks, and of none of them. entropy [...]: of the whole row before,
-    None if nobody asks. -> order [..., C] int64, log-probabilities [..., C] in that order, and the row's entropy after,
-    in nats.
+    logprobs [..., C] float32: full-vocabulary ones of a row's C >= R likeliest tokens, largest first; offsets
+    [..., R + 1] float32: of the ranks, and of none of them. entropy [...]: of the whole row before, None if nobody
+    asks. -> order [..., C] int64, log-probabilities [..., C] in that order, and the row's entropy after, in nats.
+    Offsets that are all alike change no log-probability by a bit.
     """
-    inside = ranks.shape[-1] - 1
-    first, others, none = logprobs[..., :inside], logprobs[..., inside:], ranks[..., -1:]
-    # What q leaves to the tokens behind the ranks; never less than what those that are here have.
-    mass = torch.maximum(1 - first.exp().sum(-1, keepdim=True), others.exp().sum(-1, keepdim=True))
-    mass = mass.clamp(SMALLEST, 1).log()
-    after = torch.cat((ranks[..., :-1], none + (others - mass).clamp_max(0)), dim=-1)
+    # A softmax knows differences only: what all others get may as well be taken from the ranks.
+    changes = (offsets[..., :-1] - offsets[..., -1:]).clamp(-LIMIT, LIMIT)
+    after, spread = corrected(logprobs, changes, entropy)
     after, order = after.sort(dim=-1, descending=True, stable=True)
-    if entropy is None:
-        return order, after, None
-    behind = (entropy - row_entropy(first)).clamp_min(0) * (-mass[..., 0]).exp() + mass[..., 0]
-    return order, after, row_entropy(ranks) + none[..., 0].exp() * behind.clamp_min(0)
+    return order, after, spread

@@ -12,8 +12,8 @@ abstract leaves open is filled in here as simply as could be, and is ours:
               all slots of a block are still computed at once
     start     the first slot of a block has, as h before it, at every layer the last layer's output of the position
               that its token was drafted from; the block of the anchor has zeros
-    ranks     softmax of a linear layer on a position's normed output: at which rank 1 .. R of the position's
-              candidates the target's token stands, or that it is none of them
+    ranks     a linear layer on a position's normed output: offsets to the log-probabilities that the target's token is
+              the position's candidate of rank 1 .. R, or none of them; `spec_block_expander` says what becomes of them
 
 Letters in shapes: b batch, N blocks, K positions that draft, S slots, T context tokens, A anchors, H hidden, R ranks.
 """

@@ -149,7 +149,7 @@ class Oracle:
 
     def _grow_blocks(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
         """A node's row from the blocks along its path alone, each behind the committed context, and from the whole
-        vocabulary: the likeliest tokens by the lm_head have the chances that the rank head gives them."""
+        vocabulary: the rank head moves the chances of the likeliest tokens by the lm_head, and of none of them."""
         length, size, ranks = len(text) - 1, self.config.positions, self.config.ranks
         _, taps = self._target(torch.tensor([text[:-1]]), None, None)
         context = self.head.context_kv(taps, torch.arange(length)[None])
@@ -163,9 +163,10 @@ class Oracle:
                 block = self.head(self.embed(token), mask, at, context, seen, state)
                 state = block[:, :, -1]
             last = self.head.norm(block[0, 0, (len(path) - 1) % size])
-            row, chances = self.target.lm_head(last).softmax(-1), self.head.rank_head(last).softmax(-1)
-            likeliest = row.topk(ranks).indices
+            row = self.target.lm_head(last).softmax(-1)
+            known, likeliest = row.topk(ranks)
             row[likeliest] = 0
+            chances = (torch.cat((known, row.sum()[None])).log() + self.head.rank_head(last)).softmax(-1)
             row *= chances[-1] / row.sum()
             row[likeliest] = chances[:-1]
             return row.log()

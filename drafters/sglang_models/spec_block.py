@@ -87,8 +87,7 @@ class SpecBlockDrafter(LayeredDrafter):
     def _rows(self, outputs: torch.Tensor, kept: int, entropy: bool) -> tuple[DraftProposal, torch.Tensor]:
         """As `spec_block_expander.Rows` says."""
         normed = self.model.norm(outputs.flatten(0, 1)).view(outputs.shape)
-        ranks = self.model.rank_head(normed).float().log_softmax(-1)
-        return self.candidates(normed, kept, entropy), ranks
+        return self.candidates(normed, kept, entropy), self.model.rank_head(normed).float()
 
 
 def own_blocks(blocks: int, length: int, device: torch.device) -> torch.Tensor:

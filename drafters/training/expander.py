@@ -77,7 +77,6 @@ def spec_block_expander(
         normed = head.norm(outputs)
         logprobs, ids = top_k_logprobs(normed.flatten(0, 1).to(lm_head.dtype) @ lm_head.T, kept)
         shape = (*outputs.shape[:2], kept)
-        ranks = head.rank_head(normed).float().log_softmax(-1)
-        return DraftProposal(ids.view(shape), logprobs.view(shape)), ranks
+        return DraftProposal(ids.view(shape), logprobs.view(shape)), head.rank_head(normed).float()
 
     return SpecBlockExpander(head.config, forward, candidates, width)

@@ -57,7 +57,7 @@ WHAT = {
     "is run once a depth, over\nthe tokens drafted so far. The format is that of published EAGLE-3 heads.",
     "spec_block": "A SpecBlock draft head, trained to a depth of {masks}: a forward pass over a token and {positions} "
     "mask tokens drafts the next\n{positions}, each of which knows the state of the one before it, and the following "
-    "passes go on from there. Its rank head says\nhow likely each of a row's {ranks} best candidates is. The format is "
+    "passes go on from there. Its rank head moves\nthe chances of a row's {ranks} best candidates. The format is "
     "jetspec's own.",
 }
 

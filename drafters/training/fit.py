@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -168,13 +169,13 @@ class Run:
         rate = self.fit.learning_rate * schedule(self.share_done(), self.fit.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        total, anchors, norm = 0.0, 0, 0.0
+        total, anchors, norm, parts = 0.0, 0, 0.0, Counter[str]()
         first = self.progress.step * self.fit.accumulation * self.accelerator.num_processes
         first += self.accelerator.process_index * self.fit.accumulation
         for number, refs in enumerate(batches, first):
             batch = self.make_batch(refs, number)
             with self.accelerator.accumulate(self.student):
-                loss = self.loss(batch, number)
+                loss, named = self.loss(batch, number)
                 self.accelerator.backward(loss)
                 if self.accelerator.sync_gradients:
                     norm = float(self.accelerator.clip_grad_norm_(self.head.parameters(), self.fit.clip))
@@ -183,27 +184,29 @@ class Run:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             total += loss.item() / len(batches)
+            parts.update({name: part.item() / len(batches) for name, part in named.items()})
             anchors += batch.count * self.accelerator.num_processes
         if self.ema:
             self.ema.update(self.head, self.progress.step)
-        return {"loss": total, "grad_norm": norm, "lr": rate, "anchors": anchors}
+        return {"loss": total, **parts, "grad_norm": norm, "lr": rate, "anchors": anchors}
 
-    def loss(self, batch: Batch, number: int) -> Tensor:
-        """Of the ``number``-th batch of the run."""
+    def loss(self, batch: Batch, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of the ``number``-th batch of the run, and parts of it that get a metric of their own."""
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
         if self.config.head.corrector is not None:
             tokens, shares = few_labels(self.fit, batch.labels, batch.teacher)
             with autocast:
                 rows = self.student(batch, tokens, self.lm_head)
-            return corrected_loss(self.fit, rows, tokens, shares)
+            return corrected_loss(self.fit, rows, tokens, shares), {}
         rng = state.generator(self.config.seed, NEGATIVES, number)
         if isinstance(self.shape, SpecBlockConfig):
             with autocast:
-                hidden, rank_logits = self.student(batch)
-            return spec_block_loss(self.fit, self.shape, batch, hidden, rank_logits, self.lm_head, rng)
+                hidden, offsets = self.student(batch)
+            loss, rank_loss = spec_block_loss(self.fit, self.shape, batch, hidden, offsets, self.lm_head, rng)
+            return loss, {"rank_loss": rank_loss}
         with autocast:
             hidden = self.student(batch)
-        return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher, rng)
+        return objective_loss(self.fit, hidden, self.lm_head, batch.labels, batch.teacher, rng), {}
 
     def _give_up(self, loss: float, norm: float, batch: Batch, refs: list[Ref]) -> None:
         path = self.config.run_folder / f"bad-batch-{self.progress.step}.pt"

@@ -22,7 +22,7 @@ class World:
         self.config = spec_block_config(positions=positions, block_size=8, **changes)
         self.head = SpecBlockHead(self.config).requires_grad_(False)
         hidden = self.config.hidden_size
-        self.embedding, self.lm_head = torch.randn(VOCAB, hidden), torch.randn(VOCAB, hidden) / 4
+        self.embedding, self.lm_head = torch.randn(VOCAB, hidden), torch.randn(VOCAB, hidden) / 2
         self.taps = torch.randn(1, LENGTH, self.config.tap_width)
         self.context = self.head.context_kv(self.taps, torch.arange(LENGTH)[None])
         self.forwards = 0
@@ -41,7 +41,7 @@ class World:
         logprobs, ids, spread = top_k_entropy((normed @ self.lm_head.T).flatten(0, 1), kept)
         shape = outputs.shape[:2]
         rows = DraftProposal(*(x.unflatten(0, shape) for x in (ids, logprobs)), spread.unflatten(0, shape))
-        return rows, self.head.rank_head(normed).log_softmax(-1)
+        return rows, self.head.rank_head(normed)
 
     def expander(self, width: int = WIDTH, entropy: bool = False) -> SpecBlockExpander:
         return SpecBlockExpander(self.config, self.forward, self.rows, width, entropy)
@@ -58,14 +58,15 @@ class World:
         """Probabilities [V] of what follows."""
         state = self.state(path)
         q = (self.lm_head @ state).softmax(-1)
-        return brute_force(q, self.head.rank_head(state).softmax(-1))
+        return brute_force(q, self.head.rank_head(state))
 
 
-def brute_force(q: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-    """q [V] and the chances of ranks and of none of them [R + 1] -> the whole row [V]."""
+def brute_force(q: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """q [V] and the offsets of ranks and of none of them [R + 1] -> the whole row [V]."""
     best, row = q.argsort(descending=True), q.clone()
-    inside = best[: len(chances) - 1]
+    inside = best[: len(offsets) - 1]
     row[inside] = 0
+    chances = (torch.cat((q[inside], row.sum()[None])).log() + offsets).softmax(-1)
     row *= chances[-1] / row.sum()
     row[inside] = chances[:-1]
     return row
@@ -76,39 +77,76 @@ def brute_force(q: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
 def test_ranks_make_a_row_that_sums_to_one(seed, inside, more, spread):
     """Whatever part of the row is there, and however sure of itself it is; float32 knows 1 - p to some 1e-7."""
     torch.manual_seed(seed)
-    q, chances = (spread * torch.randn(12).double()).softmax(-1), torch.randn(inside + 1).double().softmax(-1)
-    wanted = brute_force(q, chances)
+    q, offsets = (spread * torch.randn(12).double()).softmax(-1), 2 * torch.randn(inside + 1).double()
+    wanted = brute_force(q, offsets)
     torch.testing.assert_close(wanted.sum(), torch.ones(()).double())
     values, ids = q.float().log().topk(min(inside + more, 12))
     entropy = -(q * q.log()).sum().float()
-    order, logprobs, after = ranked(values, chances.log().float(), entropy)
-    rest = q.sort(descending=True).values[inside:].sum().item()
+    order, logprobs, after = ranked(values, offsets.float(), entropy)
+    kept = (q / wanted)[q.argmin()].item()  # of the row's mass, before it sums to one again
+    rest = min(q.sort(descending=True).values[inside:].sum().item(), kept)
     close = {"rtol": 1e-4 + 1e-6 / rest, "atol": 1e-6}
     torch.testing.assert_close(logprobs.double().exp(), wanted[ids[order]], **close)
     assert bool((logprobs.diff() <= 0).all())
     torch.testing.assert_close(after.double(), -(wanted * wanted.log()).sum(), **close)
-    assert ranked(values, chances.log().float())[2] is None
+    assert ranked(values, offsets.float())[2] is None
+
+
+@pytest.mark.parametrize("inside", [1, 3, 8])
+def test_offsets_of_zero_leave_a_row_as_it_is(inside):
+    """Bit for bit, its order also; so do offsets that are all alike."""
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(50, 40)
+    logits[:, 5] = logits[:, 4]  # a tie
+    values, _, entropy = top_k_entropy(logits, 20)
+    for offset in (0.0, 1.25):
+        order, logprobs, after = ranked(values, torch.full((50, inside + 1), offset), entropy)
+        assert torch.equal(logprobs, values)
+        assert torch.equal(order, torch.arange(20).expand(50, -1))
+        torch.testing.assert_close(after, entropy, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_rank_head_has_learned_moves_rows_and_zeros_do_not():
+    """A head whose rank head speaks for the third candidate drafts that first; a mutant that doesn't listen fails."""
+    world = World(2)
+    q = (world.lm_head @ world.state([7])).softmax(-1).sort(descending=True)
+    at = torch.tensor([[7]]), torch.tensor([[0]]), 0
+    torch.nn.init.zeros_(world.head.rank_head.weight)
+    plain = world.expander(entropy=True)(*at)
+    assert torch.equal(plain.token_ids[0, 0], q.indices[:WIDTH])
+    torch.testing.assert_close(plain.logprobs[0, 0].exp(), q.values[:WIDTH])
+    torch.testing.assert_close(plain.entropy[0, 0], -(q.values * q.values.log()).sum())
+
+    state = world.state([7])
+    world.head.rank_head.weight[2] = 3 * state / (state @ state)
+    moved = world.expander(entropy=True)(*at)
+    assert moved.token_ids[0, 0].tolist() == q.indices[[2, 0, 1, 3, 4]].tolist()
+    odds = q.values[2] * torch.tensor(3.0).exp()
+    torch.testing.assert_close(moved.logprobs[0, 0, 0].exp(), odds / (odds + 1 - q.values[2]))
+    assert moved.entropy[0, 0] != plain.entropy[0, 0]
 
 
 def test_a_row_without_a_rest_gives_it_nothing():
     """Where float32 sees no probability behind the ranks, nothing is infinite."""
     values = torch.tensor([[0.0, -30.0, -40.0, -float("inf")]])
-    order, logprobs, entropy = ranked(values, torch.tensor([[0.3, 0.2, 0.5]]).log(), torch.zeros(1))
+    order, logprobs, entropy = ranked(values, torch.tensor([[-9.0, 2.0, 5.0]]), torch.zeros(1))
     assert order.tolist() == [[0, 1, 2, 3]]
     assert bool((logprobs <= 0).all())
     assert bool(entropy.isfinite().all())
 
 
 def test_the_documented_row():
-    q, ranks = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05]), torch.tensor([0.3, 0.4, 0.3])
-    order, logprobs, _ = ranked(q.log(), ranks.log())
+    q, factors = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05]), torch.tensor([0.6, 2.0, 1.0])
+    torch.testing.assert_close(factors.log(), torch.tensor([-0.51, 0.69, 0.0]), rtol=0, atol=0.005)
+    order, logprobs, _ = ranked(q.log(), factors.log())
     assert order.tolist() == [1, 0, 2, 3, 4]
     torch.testing.assert_close(logprobs.exp(), torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05]))
 
 
 def test_equal_candidates_stay_in_order():
-    order, _, _ = ranked(torch.tensor([0.4, 0.3, 0.2]).log(), torch.tensor([0.25, 0.5, 0.25]).log())
+    order, logprobs, _ = ranked(torch.tensor([0.25, 0.25, 0.125]).log(), torch.tensor([0.5, 1.0, 1.0]).log())
     assert order.tolist() == [1, 0, 2]
+    assert logprobs[1] == logprobs[2]
 
 
 @pytest.mark.parametrize("positions", [1, 2, 3, 7])
@@ -148,7 +186,7 @@ def test_requests_do_not_mix():
 
 def test_a_round_takes_a_forward_every_k_depths():
     world = World(3)
-    build_tree_by_path(world.expander(), torch.tensor([7]), 12, width=WIDTH, depth=7, frontier=4)
+    build_tree_by_path(world.expander(), torch.tensor([7]), 24, width=WIDTH, depth=7, frontier=4)
     assert world.forwards == world.config.forwards(7) == 3
 
 
@@ -184,7 +222,7 @@ def test_along_the_text_it_says_what_unroll_says():
     anchors = torch.tensor([[3]])
     outputs = world.head.unroll(world.taps, world.embedding[tokens], mask, anchors, 5)
     state = world.head.norm(outputs[0, 0])
-    q, chances = (state @ world.lm_head.T).softmax(-1), world.head.rank_head(state).softmax(-1)
+    q, offsets = (state @ world.lm_head.T).softmax(-1), world.head.rank_head(state)
 
     context = world.head.context_kv(world.taps[:, :3], torch.arange(3)[None])
 
@@ -196,5 +234,5 @@ def test_along_the_text_it_says_what_unroll_says():
     expander = SpecBlockExpander(world.config, forward, world.rows, WIDTH)
     for depth in range(5):
         row = expander(tokens[:, 3 + depth, None], torch.zeros(1, 1, dtype=torch.int64), depth)
-        wanted = brute_force(q[depth], chances[depth])[row.token_ids[0, 0]]
+        wanted = brute_force(q[depth], offsets[depth])[row.token_ids[0, 0]]
         torch.testing.assert_close(row.logprobs[0, 0].exp(), wanted, rtol=1e-3, atol=1e-6)

@@ -137,7 +137,7 @@ def test_a_frozen_head_stays_as_it_is_and_its_corrector_learns(
     plain = fit.Run(settings(data_folder, tmp_path / "plain", start=str(finished), steps=1), target_folder)
     assert before == plain.evaluate(None)  # untrained, it changes nothing
     refs = next(run.steps())[0]
-    first = run.loss(run.make_batch(refs, 0), 0)
+    first, _ = run.loss(run.make_batch(refs, 0), 0)
     fit.run(config, target_folder)
     saved = state.load(config.run_folder)
     place = export(config)
@@ -146,7 +146,7 @@ def test_a_frozen_head_stays_as_it_is_and_its_corrector_learns(
         assert torch.equal(tensors[name], tensor), name
     assert read_head_config(place).model_dump() == saved["head_config"]
     trained = fit.Run(config, target_folder)
-    assert trained.loss(trained.make_batch(refs, 0), 0) < first
+    assert trained.loss(trained.make_batch(refs, 0), 0)[0] < first
     card = (place / "README.md").read_text()
     assert f"path corrector (`{kind}`" in card
     assert "the head being frozen" in card

@@ -11,7 +11,7 @@ from tiny_data import VOCAB, head_config, spec_block_config
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config, write_head
 from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
-from jetspec_sglang.drafters.training import fit, state
+from jetspec_sglang.drafters.training import fit, metrics, state
 from jetspec_sglang.drafters.training.batch import collate
 from jetspec_sglang.drafters.training.config import FitConfig
 from jetspec_sglang.drafters.training.errors import TrainError
@@ -48,7 +48,7 @@ def test_batched_rows_are_those_of_the_anchor_alone(sequences, positions):
     embedding, cuts = embedding_of(head.config), cuts_of(sequences, head.config)
     cuts[1] = [(anchor, 1) for anchor, _ in cuts[1]]  # a text whose blocks all end early
     batch = collate(sequences, cuts, head.config)
-    rows, ranks = SpecBlockStudent(head, embedding)(batch)
+    rows, offsets = SpecBlockStudent(head, embedding)(batch)
     alone = []
     for sequence, each in zip(sequences, cuts, strict=True):
         texts, mask = embedding[sequence.tokens][None], embedding[head.config.mask_token_id]
@@ -56,7 +56,7 @@ def test_batched_rows_are_those_of_the_anchor_alone(sequences, positions):
             out = head.unroll(sequence.taps[None].float(), texts, mask, torch.tensor([[anchor]]), depths)
             alone.append(head.norm(out[0, 0]))
     torch.testing.assert_close(rows, torch.cat(alone), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(ranks, rows @ head.rank_head.weight.T, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(offsets, rows @ head.rank_head.weight.T, rtol=1e-4, atol=1e-5)
     wanted = [
         s.tokens[a + k]
         for s, each in zip(sequences, cuts, strict=True)
@@ -73,7 +73,10 @@ def test_ranks_are_places_in_the_sorted_row():
     labels = torch.randint(VOCAB, (len(hidden),), generator=rng)
     order = (hidden @ lm_head.T).argsort(dim=-1, descending=True)
     wanted = [row.tolist().index(label) for row, label in zip(order, labels.tolist(), strict=True)]
-    assert label_ranks(hidden, lm_head, labels).tolist() == wanted
+    found, said = label_ranks(hidden, lm_head, labels, 5)
+    assert found.tolist() == wanted
+    q = (hidden @ lm_head.T).softmax(-1).sort(dim=-1, descending=True).values
+    torch.testing.assert_close(said.exp(), torch.cat((q[:, :5], q[:, 5:].sum(-1, keepdim=True)), dim=-1))
 
 
 def test_a_prefix_is_valid_up_to_its_first_wrong_row_and_that_row_too():
@@ -96,8 +99,8 @@ def test_the_loss_is_that_of_rows_behind_valid_prefixes(sequences, allowed):
     config = FitConfig.model_validate({"steps": 1, "hard_weight": 0.1, "valid_prefix": allowed})
     embedding, lm_head = embedding_of(head.config), 0.3 * embedding_of(head.config).roll(1, 0)
     batch = collate(sequences, cuts_of(sequences, head.config, gamma=0.0), head.config)
-    hidden, logits = SpecBlockStudent(head, embedding)(batch)
-    found = spec_block_loss(config, head.config, batch, hidden, logits, lm_head, torch.Generator())
+    hidden, offsets = SpecBlockStudent(head, embedding)(batch)
+    found, part = spec_block_loss(config, head.config, batch, hidden, offsets, lm_head, torch.Generator())
 
     kept, right, ranks = [], True, (hidden @ lm_head.T).argsort(dim=-1, descending=True)
     for row, (label, depth) in enumerate(zip(batch.labels.tolist(), batch.depths.tolist(), strict=True)):
@@ -107,9 +110,16 @@ def test_the_loss_is_that_of_rows_behind_valid_prefixes(sequences, allowed):
         right = right and ranks[row].tolist().index(label) < {None: 3, 0: VOCAB, 1: 1}[allowed]
     rows = torch.tensor(kept)
     places = [min(ranks[row].tolist().index(int(batch.labels[row])), 3) for row in kept]
-    rank_loss = torch.nn.functional.cross_entropy(logits[rows], torch.tensor(places))
+    q = (hidden[rows].detach() @ lm_head.T).softmax(-1).sort(dim=-1, descending=True).values
+    odds = torch.cat((q[:, :3], q[:, 3:].sum(-1, keepdim=True)), dim=-1) * offsets[rows].exp()
+    chances = odds / odds.sum(-1, keepdim=True)
+    rank_loss = -chances[torch.arange(len(rows)), torch.tensor(places)].log().mean()
     plain = objective_loss(config, hidden[rows], lm_head, batch.labels[rows], batch.teacher.at(rows))
     torch.testing.assert_close(found, plain + RANK_SHARE * rank_loss)
+    torch.testing.assert_close(part, rank_loss.detach())
+    wanted = torch.autograd.grad(RANK_SHARE * rank_loss, head.rank_head.weight, retain_graph=True)
+    learned = torch.autograd.grad(found, head.rank_head.weight, retain_graph=True)
+    torch.testing.assert_close(learned, wanted)
     assert (len(kept) == len(hidden)) == (allowed == 0)
     # The rank head's part moves nothing but the rank head.
     trunk = [weight for name, weight in head.named_parameters() if name != "rank_head.weight"]
@@ -153,7 +163,6 @@ def test_a_tree_goes_on_below_its_own_path(sequences):
     """The first child everywhere: a chain, whose tokens are those of forwards along the chain itself."""
     head = random_head(positions=2)
     torch.nn.init.zeros_(head.rank_head.weight)
-    head.rank_head.weight[0] = 0.1  # all candidates alike, whose order then is the row's
     embedding, sequence = embedding_of(head.config), sequences[0]
     anchors = torch.tensor(list(sequence.anchors()))[:4]
     best, tree = draft(head, embedding, embedding, sequence, anchors)
@@ -173,9 +182,15 @@ def test_a_tree_goes_on_below_its_own_path(sequences):
         assert all(token in each for token, each in zip(path, likeliest.tolist(), strict=True))
 
 
-def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path, sequences):
-    config = settings(data_folder, tmp_path, head=head_settings("spec_block"), learning_rate=1e-2)
+def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path, sequences, monkeypatch):
+    monkeypatch.setattr(fit, "LOG_STEPS", 2)
+    config = settings(
+        data_folder, tmp_path, head=head_settings("spec_block"), learning_rate=1e-2, accumulation=2
+    )
     fit.run(config, target_folder)
+    steps = [record for record in metrics.read(config.run_folder) if "loss" in record]
+    assert len(steps) == 3
+    assert all(0 < RANK_SHARE * record["rank_loss"] < record["loss"] for record in steps)
     place = export(config)
     saved = state.load(config.run_folder)
     shape = read_head_config(place)
@@ -184,6 +199,7 @@ def test_export_reads_back_with_equal_rows(target_folder, data_folder, tmp_path,
     heads[0].load_state_dict({name: each.float() for name, each in load_head_tensors(place).items()})
     heads[1].load_state_dict({name: each.bfloat16().float() for name, each in saved["ema"].items()})
     assert all(shift.proj.weight.any() for shift in heads[0].shifts)
+    assert heads[0].rank_head.weight.any()
     embedding = embedding_of(shape)
     batch = collate(sequences, cuts_of(sequences, shape), shape)
     for one, other in zip(*(SpecBlockStudent(head, embedding)(batch) for head in heads), strict=True):

@@ -35,8 +35,7 @@ def jetspec_flags(budget: int, overlap: bool, head: Path | None = None) -> tuple
 
 
 def spec_block_head(folder: Path, positions: int) -> Path:
-    """The trained head in blocks of `positions`: its shifts add nothing, and the rank head can't tell the likeliest
-    token from all others, so trees are half chains."""
+    """The trained head in blocks of `positions`: its shifts and its rank head add nothing."""
     trained = read_head_config(builtin_head())
     shape = trained.model_dump(exclude={"causal", "corrector", "shifted"})
     head = SpecBlockHead(SpecBlockConfig(**shape, positions=positions, ranks=1))
