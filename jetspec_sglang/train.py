@@ -58,6 +58,7 @@ def train(
             return
         target = str(builtin_target()) if settings.target == BUILTIN else settings.target
         require_capture(target)
+        require_head(settings, target)
         for each in [stage] if stage else list(Stage):
             if each is Stage.DATA:
                 _data(settings, target, worker, workers, console)
@@ -102,6 +103,24 @@ def require_capture(target: str) -> None:
             "it could be trained but not served. Take a target whose class has it, such as LlamaForCausalLM or "
             "Qwen3ForCausalLM"
         )
+
+
+def require_head(settings: TrainConfig, target: str) -> None:
+    """Raise TrainError, before any stage has cost time, for a head that can't be, or one to start from that isn't."""
+    from transformers import AutoConfig
+
+    from jetspec_sglang.drafters.checkpoint import HeadError, read_head_config
+    from jetspec_sglang.drafters.training.errors import TrainError
+    from jetspec_sglang.drafters.training.student import head_config
+    from jetspec_sglang.drafters.training.target import target_layer_ids
+
+    shape = AutoConfig.from_pretrained(target)
+    head_config(settings.head, shape, target_layer_ids(settings, shape))
+    try:
+        if settings.fit.start:
+            read_head_config(settings.fit.start)
+    except HeadError as error:
+        raise TrainError(f"fit.start: {error}") from error
 
 
 def _data(settings: TrainConfig, target: str, worker: int, workers: int, console: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from ..autoregressive_head import AutoregressiveHead
@@ -44,8 +45,9 @@ def head_config(shape: HeadShape, target_config: Any, target_layer_ids: tuple[in
             assert shape.ranks is not None
             return SpecBlockConfig(**common, positions=shape.positions, ranks=shape.ranks)
         return HeadConfig(**common, causal=shape.drafter == "causal_parallel", corrector=shape.corrector)
-    except ValueError as error:
-        raise TrainError(f"no such head for this target: {error}") from error
+    except ValidationError as error:
+        faults = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+        raise TrainError(f"no such head for this target: {faults}") from error
 
 
 DraftHead = CausalParallelHead | AutoregressiveHead | SpecBlockHead

@@ -18,14 +18,18 @@ def builtin_head(name: str = DEFAULT, folder: Path = FOLDER) -> Path:
     """The folder of a packaged head, in its published format.
 
     Raises:
-        BuiltinHeadError: this installation has none of that name.
+        BuiltinHeadError: this installation has none of that name, or can't write it to the cache.
     """
     head, default = folder / name, folder / DEFAULT
-    if _whole(head):
-        return head
-    if _completes(head, default):
-        return corrected_head(head, default)
     there = [each.name for each in sorted(folder.glob("*")) if _whole(each) or _completes(each, default)]
+    if name in there:
+        try:
+            return head if _whole(head) else corrected_head(head, default)
+        except OSError as error:
+            raise BuiltinHeadError(
+                f"The built-in draft head {name!r} can't be written to the cache ({error}): set JETSPEC_CACHE to a "
+                "folder that can be written to."
+            ) from error
     if there:
         known = ", ".join(PREFIX + other for other in there)
         raise BuiltinHeadError(f"There is no built-in draft head {name!r}: choose {known}, or name a folder.")

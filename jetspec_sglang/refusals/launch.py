@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from jetspec_sglang.builtin.head import BuiltinHeadError, named_builtin
 from jetspec_sglang.config import SUFFIX, asked_drafter
 from jetspec_sglang.sources import module_path
 
@@ -110,6 +111,20 @@ class Launch:
         except HeadError:
             return None
         return folder if (folder / CONFIG).is_file() else None
+
+    @cached_property
+    def head_absent(self) -> str | None:
+        """Why there is no folder of the head, None if there is one (or if no head is given)."""
+        if not self.head_path or self.head_folder is not None:
+            return None
+        try:
+            named_builtin(self.head_path)
+        except BuiltinHeadError as error:
+            return str(error)
+        return (
+            f"{self.head_path} is neither a folder with a head's config.json nor a hub repository within reach; "
+            "give --speculative-draft-model-path one of them."
+        )
 
     @cached_property
     def head_unreadable(self) -> str | None:

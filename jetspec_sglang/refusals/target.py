@@ -67,9 +67,8 @@ HEAD_PLACE = (
     ),
     Refusal(
         "head not found",
-        lambda it: it.head_path and it.head_folder is None,
-        "{it.head_path} is neither a folder with a head's config.json nor a hub repository within reach; "
-        "give --speculative-draft-model-path one of them.",
+        lambda it: it.head_absent,
+        "{it.head_absent}",
     ),
     Refusal(
         "head unreadable",

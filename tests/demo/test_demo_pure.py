@@ -143,6 +143,15 @@ def test_a_corrector_without_its_head_is_no_head(tmp_path):
         builtin_head("gru", tmp_path)
 
 
+def test_names_and_a_cache_that_cannot_be_are_told_in_a_sentence(tmp_path, monkeypatch):
+    with pytest.raises(BuiltinHeadError, match="no built-in draft head"):
+        builtin_head("../heads/causal")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JETSPEC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BuiltinHeadError, match="set JETSPEC_CACHE"):
+        builtin_head("gru")
+
+
 def test_packaged_heads_go_by_name_wherever_a_head_is_named():
     assert (
         locate("builtin:causal") == builtin_head() == compare.model_folders(None, Path("builtin:causal"))[1]
