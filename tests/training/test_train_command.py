@@ -90,6 +90,14 @@ def test_faults_are_told_in_a_sentence(recipe):
     assert "is not a model within reach" in train(recipe, "--set", "target=/no/such/model", status=1)
 
 
+def test_a_head_that_cannot_be_is_refused_before_there_is_data(recipe, tmp_path):
+    output = train(recipe, "--set", "head.mask_token_id=99999999", status=1)
+    assert output.startswith("no such head for this target: mask_token_id 99999999 outside the vocabulary")
+    assert "pydantic" not in output
+    assert "fit.start: " in train(recipe, "--set", "fit.start=builtin:nope", status=1)
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_target_that_sglang_does_not_capture_is_refused(recipe, tmp_path):
     from transformers import GPT2Config
 
