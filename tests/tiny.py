@@ -44,6 +44,18 @@ def tiny_target(
     return folder
 
 
+SIZES: dict = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "heads": 4,
+    "kv_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "vocab_size": VOCAB,
+}
+OF_MASKS: dict = SIZES | {"target_layer_ids": (0, 1), "mask_token_id": 3, "max_position_embeddings": 4096}
+
+
 def tiny_head(
     folder: Path,
     *,
@@ -59,21 +71,12 @@ def tiny_head(
     """A random one-pass head for `tiny_target`, in the published format (which rounds it to bf16)."""
     torch.manual_seed(seed)
     config = HeadConfig(
-        hidden_size=64,
-        intermediate_size=128,
+        **OF_MASKS,
         layers=layers,
-        heads=4,
-        kv_heads=2,
         head_dim=head_dim,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        vocab_size=VOCAB,
         block_size=block_size,
-        target_layer_ids=(0, 1),
-        mask_token_id=3,
         causal=causal,
         num_target_layers=target_layers,
-        max_position_embeddings=4096,
         corrector=corrector,
         shifted=shifted,
     )
@@ -95,14 +98,8 @@ def tiny_eagle_head(
     """
     torch.manual_seed(seed)
     config = AutoregressiveConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        heads=4,
-        kv_heads=2,
+        **SIZES,
         head_dim=16,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        vocab_size=VOCAB,
         block_size=block_size,
         max_position_embeddings=32,
         draft_vocab_size=draft_vocab,
@@ -128,20 +125,11 @@ def tiny_spec_block_head(
     """A random spec-block head of two layers for a `tiny_target`, which drafts `positions` depths a forward."""
     torch.manual_seed(seed)
     config = SpecBlockConfig(
-        hidden_size=64,
-        intermediate_size=128,
+        **OF_MASKS,
         layers=2,
-        heads=4,
-        kv_heads=2,
         head_dim=head_dim,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        vocab_size=VOCAB,
         block_size=block_size,
-        target_layer_ids=(0, 1),
-        mask_token_id=3,
         num_target_layers=target_layers,
-        max_position_embeddings=4096,
         positions=positions,
         ranks=4,
     )
