@@ -1,8 +1,10 @@
-"""Trees of a spec-block head: a forward every K depths, and rows whose candidates the rank head weighs.
+"""Rows of a spec-block head for a tree's nodes, level by level, and what the rank head makes of them.
 
-A block starts at each node of a frontier at depths 0, K, 2K, ..., and goes on from the last position of the block that
-drafted the node. In between a node reads its position of the block that its ancestor started. So nodes of one block and
-depth share a row: within a block only the head's own states carry the path on, not the tokens that were drafted.
+A node reads a position of a block: its own block's first one if a block was started at it, else the position behind
+its parent's. So nodes of one block and depth share a row: within a block only the head's own states carry the path on,
+not the tokens that were drafted. Here a block starts at each node of a frontier at depths 0, K, 2K, ..., and goes on
+from the last position of the block that drafted the node: complete paths of any depth. `spec_block_growth` makes the
+trees that are verified, with blocks wherever they are of most use.
 
 The rank head moves what the row's own q says of its first R ranks, and of none of them, by an offset o for each:
 
@@ -29,11 +31,11 @@ from .path_corrector import LIMIT, corrected
 
 
 class Forward(Protocol):
-    def __call__(self, tokens: Tensor, depth: int, inherited: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, depths: Tensor, inherited: Tensor) -> Tensor:
         """Run a block from each node: what `SpecBlockHead.forward` gives, [B, F, K, H].
 
-        tokens [B, F] int64, at that depth below the anchors; inherited [B, F, H]: what it gave for the positions that
-        the tokens were drafted from, zeros (float32) for the anchors.
+        tokens and depths below the anchors [B, F] int64; inherited [B, F, H]: what it gave for the positions that the
+        tokens were drafted from, zeros (float32) for the anchors.
         """
 
 
@@ -43,61 +45,72 @@ class Rows(Protocol):
         asked for, and the rank head's offsets [B, N, R + 1] float32, the last one that of "none"."""
 
 
-class SpecBlockExpander:
-    """`tree.Expander` for the trees of one round. Nothing waits for the device, and no step is per node."""
+class Blocks:
+    """The blocks of one round and their rows. Nothing waits for the device, and no step is per node."""
 
     def __init__(
         self, config: SpecBlockConfig, forward: Forward, rows: Rows, width: int, entropy: bool = False
     ) -> None:
-        """Answers have ``width`` candidates, no more than the vocabulary, and their entropy if asked for."""
+        """Rows have ``width`` candidates, no more than the vocabulary, and their entropy if asked for."""
         self.config, self.forward, self.rows = config, forward, rows
         self.width, self.entropy = width, entropy
-        # Of the level before: [B, F], the block that each node reads, an index into the blocks' [B, F', ...].
-        self.blocks: Tensor | None = None
-        self.last: Tensor | None = None  # [B, F', H], outputs of the blocks' last positions
-        self.drafted: list[DraftProposal] = []  # for each position the blocks' rows, [B, F', W]
+
+    def run(self, tokens: Tensor, depths: Tensor, inherited: Tensor | None) -> tuple[Tensor, DraftProposal]:
+        """Blocks from nodes as `Forward` says, None for anchors: outputs [B, F * K, H] of their positions, and rows."""
+        if inherited is None:
+            inherited = torch.zeros(*tokens.shape, self.config.hidden_size, device=tokens.device)
+        outputs = self.forward(tokens, depths, inherited).flatten(1, 2)
+        # As many as asked for, even if the best are all behind the ranks.
+        kept = min(self.config.ranks + self.width, self.config.vocab_size)
+        proposal, offsets = self.rows(outputs, kept, self.entropy)
+        order, logprobs, entropy = ranked(proposal.logprobs, offsets, proposal.entropy)
+        ids = proposal.token_ids.gather(-1, order)
+        return outputs, DraftProposal(ids[..., : self.width], logprobs[..., : self.width], entropy)
+
+
+def rows_at(rows: DraftProposal, places: Tensor) -> DraftProposal:
+    """Of rows [B, P, W] those at places [B, F] int64."""
+    each = places[..., None].expand(-1, -1, rows.width)
+    entropy = None if rows.entropy is None else rows.entropy.gather(1, places)
+    return DraftProposal(rows.token_ids.gather(1, each), rows.logprobs.gather(1, each), entropy)
+
+
+def states_at(outputs: Tensor, places: Tensor) -> Tensor:
+    """Of outputs [B, P, H] those at places [B, F] int64."""
+    return outputs.gather(1, places[..., None].expand(-1, -1, outputs.shape[-1]))
+
+
+class SpecBlockExpander:
+    """`tree.Expander` that starts a block at every node whose parent read a last position."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        # Of the level before: [B, F], which of the blocks' positions each node reads, `block * K + position`.
+        self.places: Tensor | None = None
+        self.outputs: Tensor | None = None  # [B, F' * K, H]
+        self.drafted: DraftProposal | None = None  # [B, F' * K, W]
 
     def __call__(self, tokens: Tensor, parents: Tensor, depth: int) -> DraftProposal:
         """tokens, parents [B, F] int64."""
         above = None
         if depth > 0:
-            assert self.blocks is not None  # levels are asked for in order
-            above = self.blocks.gather(1, parents)
-        position = depth % self.config.positions
-        if position == 0:
-            self._start(tokens, above, depth)
+            assert self.places is not None  # levels are asked for in order
+            above = self.places.gather(1, parents)
+        positions = self.blocks.config.positions
+        if depth % positions == 0:
+            inherited = None
+            if above is not None:
+                assert self.outputs is not None
+                inherited = states_at(self.outputs, above)
+            depths = torch.full_like(tokens, depth)
+            self.outputs, self.drafted = self.blocks.run(tokens, depths, inherited)
+            first = torch.arange(0, tokens.shape[1] * positions, positions, device=tokens.device)
+            self.places = first.expand_as(tokens)
         else:
-            self.blocks = above
-        assert self.blocks is not None
-        rows = self.drafted[position]
-        each = self.blocks[..., None].expand(-1, -1, self.width)
-        entropy = None if rows.entropy is None else rows.entropy.gather(1, self.blocks)
-        return DraftProposal(rows.token_ids.gather(1, each), rows.logprobs.gather(1, each), entropy)
-
-    def _start(self, tokens: Tensor, above: Tensor | None, depth: int) -> None:
-        """New blocks at tokens [B, F], drafted by the blocks above [B, F]."""
-        size = self.config.hidden_size
-        if above is None:
-            inherited = torch.zeros(*tokens.shape, size, device=tokens.device)
-        else:
-            assert self.last is not None
-            inherited = self.last.gather(1, above[..., None].expand(-1, -1, size))
-        outputs = self.forward(tokens, depth, inherited)
-        self.last = outputs[:, :, -1]
-        self.blocks = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        self.drafted = self._rows(outputs)
-
-    def _rows(self, outputs: Tensor) -> list[DraftProposal]:
-        """outputs [B, F, K, H] -> for each position [B, F, W]."""
-        # As many as asked for, even if the best are all behind the ranks.
-        kept = min(self.config.ranks + self.width, self.config.vocab_size)
-        proposal, offsets = self.rows(outputs.flatten(1, 2), kept, self.entropy)
-        order, logprobs, entropy = ranked(proposal.logprobs, offsets, proposal.entropy)
-        ids = proposal.token_ids.gather(-1, order)
-        shape = outputs.shape[1:3]
-        ids, logprobs = (x[..., : self.width].unflatten(1, shape).unbind(2) for x in (ids, logprobs))
-        spreads = [None] * shape[1] if entropy is None else entropy.unflatten(1, shape).unbind(2)
-        return [DraftProposal(*row) for row in zip(ids, logprobs, spreads, strict=True)]
+            assert above is not None
+            self.places = above + 1
+        assert self.drafted is not None
+        return rows_at(self.drafted, self.places)
 
 
 def ranked(

@@ -7,6 +7,8 @@ from jetspec_sglang.drafters.autoregressive_head import AutoregressiveHead
 from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.checkpoint import load_head_tensors, read_head_config
 from jetspec_sglang.drafters.head_config import FRONTIER
+from jetspec_sglang.drafters.spec_block_expander import Blocks
+from jetspec_sglang.drafters.spec_block_growth import SpecBlockGrowth
 from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
 from jetspec_sglang.tree import (
     DraftProposal,
@@ -148,38 +150,27 @@ class Oracle:
         return build_tree_by_path(expand, anchor, budget, width=width, depth=depth, frontier=FRONTIER)
 
     def _grow_blocks(self, text: list[int], budget: int, width: int, depth: int) -> TokenTree:
-        """A node's row from the blocks along its path alone, each behind the committed context, and from the whole
-        vocabulary: the rank head moves the chances of the likeliest tokens by the lm_head, and of none of them."""
-        length, size, ranks = len(text) - 1, self.config.positions, self.config.ranks
+        """Blocks one by one, each alone behind the committed context."""
+        length = len(text) - 1
         _, taps = self._target(torch.tensor([text[:-1]]), None, None)
         context = self.head.context_kv(taps, torch.arange(length)[None])
         seen, mask = torch.ones(1, 1, length, dtype=torch.bool), self.embed.weight[self.config.mask_token_id]
-        level: list[list[int]] = [[]]
 
-        def row_of(path: list[int]) -> torch.Tensor:
-            state = torch.zeros(1, 1, self.config.hidden_size)
-            for start in range(0, len(path), size):
-                token, at = torch.tensor([[path[start]]]), torch.tensor([[length + start]])
-                block = self.head(self.embed(token), mask, at, context, seen, state)
-                state = block[:, :, -1]
-            last = self.head.norm(block[0, 0, (len(path) - 1) % size])
-            row = self.target.lm_head(last).softmax(-1)
-            known, likeliest = row.topk(ranks)
-            row[likeliest] = 0
-            chances = (torch.cat((known, row.sum()[None])).log() + self.head.rank_head(last)).softmax(-1)
-            row *= chances[-1] / row.sum()
-            row[likeliest] = chances[:-1]
-            return row.log()
+        def forward(tokens: torch.Tensor, depths: torch.Tensor, inherited: torch.Tensor) -> torch.Tensor:
+            nodes = zip(*(each.split(1, dim=1) for each in (tokens, depths, inherited)), strict=True)
+            blocks = [
+                self.head(self.embed(token), mask, length + at, context, seen, state)
+                for token, at, state in nodes
+            ]
+            return torch.cat(blocks, dim=1)
 
-        def expand(tokens: torch.Tensor, parents: torch.Tensor, at: int) -> DraftProposal:
-            nonlocal level
-            above = [level[i] for i in parents[0].tolist()]
-            level = [[*path, token] for path, token in zip(above, tokens[0].tolist(), strict=True)]
-            values, drafted = torch.stack([row_of(path) for path in level]).topk(width)
-            return DraftProposal(drafted[None], values[None])
+        def rows(outputs: torch.Tensor, kept: int, _: bool) -> tuple[DraftProposal, torch.Tensor]:
+            normed = self.head.norm(outputs)
+            values, drafted = self.target.lm_head(normed).log_softmax(-1).topk(kept)
+            return DraftProposal(drafted, values), self.head.rank_head(normed)
 
-        anchor = torch.tensor(text[-1:])
-        return build_tree_by_path(expand, anchor, budget, width=width, depth=depth, frontier=FRONTIER)
+        growth = SpecBlockGrowth(Blocks(self.config, forward, rows, width))
+        return build_tree_by_path(growth, torch.tensor(text[-1:]), budget, width=width, depth=depth)
 
     def _verify(self, prefix: list[int], tree) -> torch.Tensor:
         """Logits [1, N, V] of the tree's nodes: prefix and tree in one forward, under an explicit mask."""

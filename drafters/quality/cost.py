@@ -25,9 +25,10 @@ from jetspec_sglang.tree import Expander
 
 from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead, block_mask
+from ..spec_block_expander import SpecBlockExpander
 from ..spec_block_head import SpecBlockHead
 from ..training.evaluate import expanders_of
-from ..training.expander import PathExpander, spec_block_expander
+from ..training.expander import PathExpander, spec_blocks
 from ..training.generate import SlabCache, TransformersGenerator
 from ..training.target import decoder
 from .answers import pick_taps
@@ -165,9 +166,8 @@ class Bench:
         tokens = self.ids[0, : context + 1]
         begun: Expander
         if isinstance(model, SpecBlockHead):
-            begun = spec_block_expander(
-                model, self.embedding, self.lm_head, taps[:context], anchors, head.width
-            )
+            blocks = spec_blocks(model, self.embedding, self.lm_head, taps[:context], anchors, head.width)
+            begun = SpecBlockExpander(blocks)
         else:
             begun = PathExpander(model, self.embedding, self.lm_head, tokens, taps, anchors, head.width)
 

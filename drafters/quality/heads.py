@@ -14,9 +14,11 @@ from jetspec_sglang.tree import DraftProposal, Expander
 from ..autoregressive_head import AutoregressiveHead
 from ..checkpoint import load_head_tensors, read_head_config
 from ..head_config import FRONTIER, AnyHead, AutoregressiveConfig
+from ..spec_block_expander import SpecBlockExpander
+from ..spec_block_growth import SpecBlockGrowth
 from ..spec_block_head import SpecBlockHead
 from ..training.evaluate import WIDTH, corrected_expanders, draft_blocks
-from ..training.expander import PathExpander, spec_block_expander
+from ..training.expander import PathExpander, spec_blocks
 from ..training.shards import Sequence
 from ..training.student import DraftHead, make_head
 
@@ -52,7 +54,7 @@ class LoadedHead:
     @property
     def frontier(self) -> int | None:
         """Nodes of a depth that its tree grows from; None is all of them, which cost nothing more."""
-        return FRONTIER if isinstance(self.model, AutoregressiveHead | SpecBlockHead) else None
+        return FRONTIER if isinstance(self.model, AutoregressiveHead) else None
 
     @property
     def width(self) -> int:
@@ -70,7 +72,8 @@ class LoadedHead:
             head, device = self.model, lm_head.device
             tokens, taps, at = (each.to(device) for each in (sequence.tokens, sequence.taps, anchors))
             if isinstance(head, SpecBlockHead):
-                return lambda: spec_block_expander(head, embedding, lm_head, taps, at, self.width)
+                blocks = spec_blocks(head, embedding, lm_head, taps, at, self.width)
+                return lambda: SpecBlockExpander(blocks)
             return lambda: PathExpander(head, embedding, lm_head, tokens, taps, at, self.width)
         if self.model.config.corrector is not None:
             make = corrected_expanders(self.model, embedding, lm_head, sequence, anchors)
@@ -78,6 +81,11 @@ class LoadedHead:
         ids, logprobs = draft_blocks(self.model, embedding, lm_head, sequence, anchors, self.width)
         shared = SharedRows(DraftProposal(ids.to(lm_head.device), logprobs.to(lm_head.device)))
         return lambda: shared
+
+
+def for_trees(expander: Expander) -> Expander:
+    """What drafts the trees that a server would verify, of what drafts complete blocks of any path."""
+    return SpecBlockGrowth(expander.blocks) if isinstance(expander, SpecBlockExpander) else expander
 
 
 def longest_block(heads: list[LoadedHead]) -> int:

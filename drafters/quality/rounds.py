@@ -15,7 +15,7 @@ from ..training.evaluate import accepted_in_tree, truth_table
 from ..training.shards import Sequence
 from .answers import anchors_of, with_taps
 from .branches import best_branches
-from .heads import LoadedHead, longest_block
+from .heads import LoadedHead, for_trees, longest_block
 from .rows import Branch, Draft, Round
 from .target_logprobs import branch_logprobs
 
@@ -87,7 +87,12 @@ class Analysis:
         truth = truth_table(answer, anchors, head.depth)
         tokens, logprobs = (each.cpu() for each in best_branches(expanders(), roots, head.depth, BRANCHES))
         tree = build_tree_by_path(
-            expanders(), roots, self.budget, width=head.width, depth=head.depth, frontier=head.frontier
+            for_trees(expanders()),
+            roots,
+            self.budget,
+            width=head.width,
+            depth=head.depth,
+            frontier=head.frontier,
         )
         return Proposal(
             tokens=tokens,

@@ -1,6 +1,6 @@
-"""Spec-block heads as SGLang serves them: a forward every K depths, over a block for each of the best nodes there.
+"""Spec-block heads as SGLang serves them: a forward for every K depths, over blocks at several nodes of the trees.
 
-`drafters.spec_block_head` says what is computed, `drafters.spec_block_expander` how rows become trees. All blocks of
+`drafters.spec_block_head` says what is computed, `drafters.spec_block_growth` how rows become trees. All blocks of
 a forward are rows of one verify batch behind the committed tokens. A row sees these and its own block up to itself,
 so no forward needs what an earlier one left in the scratch slots, and all write to the same ones.
 """
@@ -14,8 +14,9 @@ from torch import nn
 from jetspec_sglang.tree import DraftProposal
 
 from ..checkpoint_spec_block import ARCHITECTURE, parse_spec_block_config
-from ..head_config import FRONTIER, SpecBlockConfig
-from ..spec_block_expander import SpecBlockExpander
+from ..head_config import SpecBlockConfig
+from ..spec_block_expander import Blocks
+from ..spec_block_growth import SpecBlockGrowth
 from ..spec_block_head import Shift
 from .common import run_rows
 from .layered import LayeredDrafter, LayeredModel
@@ -51,30 +52,35 @@ class SpecBlockDrafter(LayeredDrafter):
     """Drafts for a batch of requests: `append_context` after each commit, an `expander` each round."""
 
     models: ClassVar = {ARCHITECTURE: SpecBlockModel}
-    frontier = FRONTIER
+    frontier = None  # a node costs no forward: those that get one are chosen between the trees of a round
     head: SpecBlockConfig
 
-    def expander(self, slots: torch.Tensor, batch, *, width: int, entropy: bool = False) -> SpecBlockExpander:
+    def expander(self, slots: torch.Tensor, batch, *, width: int, entropy: bool = False) -> SpecBlockGrowth:
         """For the trees of one round; see `contract.PathDrafter`."""
 
-        def forward(tokens: torch.Tensor, depth: int, inherited: torch.Tensor) -> torch.Tensor:
-            return self._blocks(slots, batch, tokens, depth, inherited)
+        def forward(tokens: torch.Tensor, depths: torch.Tensor, inherited: torch.Tensor) -> torch.Tensor:
+            return self._blocks(slots, batch, tokens, depths, inherited)
 
-        return SpecBlockExpander(self.head, forward, self._rows, width, entropy)
+        return SpecBlockGrowth(Blocks(self.head, forward, self._rows, width, entropy))
 
     @torch.inference_mode()
     def _blocks(
-        self, slots: torch.Tensor, batch, tokens: torch.Tensor, depth: int, inherited: torch.Tensor
+        self,
+        slots: torch.Tensor,
+        batch,
+        tokens: torch.Tensor,
+        depths: torch.Tensor,
+        inherited: torch.Tensor,
     ) -> torch.Tensor:
         """As `spec_block_expander.Forward` says; slots [B, L] int64 as `expander` gets them."""
         (requests, nodes), length = tokens.shape, self.head.positions + 1
         ids = tokens[..., None].repeat(1, 1, length)
         ids[..., 1:] = self.head.mask_token_id
-        steps = torch.arange(length, device=tokens.device).repeat(nodes)
+        below = depths[..., None] + torch.arange(length, device=tokens.device)
         level = DraftLevelInput.of(
             ids.flatten(1),
             inherited,
-            self.positions(batch.seq_lens[:, None] + depth + steps),
+            self.positions(batch.seq_lens[:, None] + below.flatten(1)),
             own_blocks(nodes, length, tokens.device).expand(requests, -1, -1),
             batch.seq_lens,
             batch.seq_lens_sum,

@@ -11,8 +11,8 @@ the same, and depths nobody would have learned much from are never computed (gam
 of 7). The slots of a causal block end with the labels, since they do not see the ones cut off; a bidirectional
 block is always whole.
 
-A spec-block drafter goes on in a second round of blocks below the anchors that have labels beyond its positions, in a
-third one below those with still more, and so on.
+A spec-block drafter goes on in a second round of blocks below the anchors that have labels left, in a third one below
+those with still more, and so on, each from a position of the block before that is drawn at random.
 """
 
 from __future__ import annotations
@@ -135,8 +135,13 @@ def sample_anchors(
     ]
 
 
-def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -> Batch:
-    """One batch of the labels that ``cuts`` names for each sequence."""
+def collate(
+    sequences: list[Sequence],
+    cuts: list[list[Cut]],
+    config: AnyHead,
+    generator: torch.Generator | None = None,
+) -> Batch:
+    """One batch of the labels that ``cuts`` names for each sequence; ``generator`` as `going_on` says."""
     # An autoregressive head also reads the drafted tokens, which the text has.
     reach = config.block_size if isinstance(config, AutoregressiveConfig) else 0
     context = max(each[-1][0] for each in cuts) + reach
@@ -163,8 +168,8 @@ def collate(sequences: list[Sequence], cuts: list[list[Cut]], config: AnyHead) -
         slots, first = block_slots(sequences, cuts, config)
         rows = row * slots.ids.shape[1] + first[row, column] + depth
     elif isinstance(config, SpecBlockConfig):
-        forwards, begin = going_on(sequences, cuts, config)
-        rows = begin[(depth - 1) // config.positions, row, column] + (depth - 1) % config.positions + 1
+        forwards, table = going_on(sequences, cuts, config, generator)
+        rows = table[row, column, depth - 1]
     else:
         rows = (row * anchors.shape[1] + column) * (config.block_size - 1) + depth - 1
     return Batch(
@@ -202,40 +207,64 @@ def text_behind(sequence: Sequence, positions: Tensor, length: int) -> Tensor:
 
 
 def going_on(
-    sequences: list[Sequence], cuts: list[list[Cut]], config: SpecBlockConfig
+    sequences: list[Sequence],
+    cuts: list[list[Cut]],
+    config: SpecBlockConfig,
+    generator: torch.Generator | None,
 ) -> tuple[tuple[Going, ...], Tensor]:
-    """The forwards that reach all labels, and where each anchor's block begins in them, [forwards, b, A] int64.
+    """The forwards that reach all labels, and the row of each, [b, A, B-1] int64, of no use where there is none.
 
-    The latter counts the slots of all forwards, one after another; it means nothing where there is no block.
+    Rows count the slots of all forwards, one after another. A block speaks for the labels up to where the next one
+    starts: at a position drawn by ``generator``, as trees go on from any, or else at the last.
     """
+    size = (len(cuts), max(map(len, cuts)))
+    wanted = torch.zeros(size, dtype=torch.int64)  # labels of each anchor
+    for i, each in enumerate(cuts):
+        wanted[i, : len(each)] = torch.tensor([depth for _, depth in each])
+    table = torch.zeros(*size, config.block_size - 1, dtype=torch.int64)
+    done, begins, said = (torch.zeros_like(wanted) for _ in range(3))  # said: labels of the blocks before
     found: list[Going] = []
-    begins: list[Tensor] = []
-    size, before = config.positions, 0  # slots of the forwards before
-    begin = torch.zeros(len(cuts), max(map(len, cuts)), dtype=torch.int64)
-    for done in range(0, max(depth for each in cuts for _, depth in each), size):
-        kept = [[i for i, (_, depth) in enumerate(each) if depth > done] for each in cuts]
-        here = [
-            [(each[i][0] + done, min(each[i][1] - done, size)) for i in columns]
-            for each, columns in zip(cuts, kept, strict=True)
+    before = 0  # slots of the forwards before
+    while bool((active := wanted > done).any()):
+        above = (begins + said)[active]
+        said = torch.full(size, config.positions)
+        if generator is not None:
+            said = torch.randint(1, config.positions + 1, size, generator=generator)
+        said = torch.minimum(said, wanted - done)
+        contexts = [
+            [anchor for (anchor, _), on in zip(each, row, strict=False) if on]
+            for each, row in zip(cuts, active.tolist(), strict=True)
         ]
-        slots, first = block_slots(sequences, here, config, done)
-        row = torch.arange(len(cuts)).repeat_interleave(torch.tensor([len(columns) for columns in kept]))
-        column = torch.tensor([i for columns in kept for i in columns])
-        at = torch.cat([each[: len(columns)] for each, columns in zip(first, kept, strict=True)])
-        starts, above = row * slots.ids.shape[1] + at, begin[row, column] + size
-        found.append(Going(slots, starts, above if done else torch.zeros_like(above)))
-        begin = begin.index_put((row, column), starts)
-        begins.append(begin + before)
-        before += slots.ids.numel()
-    return tuple(found), torch.stack(begins)
+        here = [
+            [(anchor + offset, labels) for anchor, offset, labels in zip(ends, *moved, strict=True)]
+            for ends, *moved in zip(contexts, *_rows_of(active, done, said), strict=True)
+        ]
+        slots, first = block_slots(sequences, here, config, contexts)
+        in_row = torch.cat([each[: len(ends)] for each, ends in zip(first, contexts, strict=True)])
+        starts = active.nonzero()[:, 0] * slots.ids.shape[1] + in_row
+        begins = begins.masked_scatter(active, starts)
+        for step in range(config.positions):
+            at = active & (said > step)
+            table[(*at.nonzero(as_tuple=True), (done + step)[at])] = before + begins[at] + step + 1
+        found.append(Going(slots, starts, above if found else torch.zeros_like(above)))
+        done, before = done + said, before + slots.ids.numel()
+    return tuple(found), table
+
+
+def _rows_of(active: Tensor, *columns: Tensor) -> list[list[list[int]]]:
+    """Of each of ``columns`` [b, A], what is active, row by row."""
+    return [[row[on].tolist() for row, on in zip(column, active, strict=True)] for column in columns]
 
 
 def block_slots(
-    sequences: list[Sequence], cuts: list[list[Cut]], config: HeadConfig | SpecBlockConfig, done: int = 0
+    sequences: list[Sequence],
+    cuts: list[list[Cut]],
+    config: HeadConfig | SpecBlockConfig,
+    contexts: list[list[int]] | None = None,
 ) -> tuple[Slots, Tensor]:
     """Slots of all blocks, and [b, A] where in its row each block begins.
 
-    ``done``: how many tokens lie between the context's end and the blocks' first tokens, which ``cuts`` names.
+    ``contexts``: how many tokens each block sees, if not all that are before its first one, which ``cuts`` names.
     """
     whole = isinstance(config, HeadConfig) and not config.causal
 
@@ -254,7 +283,8 @@ def block_slots(
         total, starts = int(lengths.sum()), lengths.cumsum(0) - lengths
         first[i, : len(each)] = starts
         ids[i, starts] = sequence.tokens[anchors]
-        context_len[i, :total] = (anchors - done).repeat_interleave(lengths)
+        seen = anchors if contexts is None else torch.tensor(contexts[i], dtype=torch.int64)
+        context_len[i, :total] = seen.repeat_interleave(lengths)
         positions[i, :total] = anchors.repeat_interleave(lengths) + _count(lengths)
         block_of[i, :total] = torch.arange(len(each)).repeat_interleave(lengths)
     return Slots(ids, positions, block_of, context_len), first

@@ -23,10 +23,11 @@ from ..autoregressive_head import AutoregressiveHead
 from ..causal_head import CausalParallelHead
 from ..head_config import FRONTIER
 from ..path_expander import CorrectedExpander, candidates_needed
+from ..spec_block_growth import SpecBlockGrowth
 from ..spec_block_head import SpecBlockHead
 from ..treeflash_corrector import TreeFlashCorrector
 from .batch import block_slots, text_behind
-from .expander import PathExpander, spec_block_expander
+from .expander import PathExpander, spec_blocks
 from .shards import Ref, Sequence
 from .student import DraftHead
 
@@ -113,8 +114,8 @@ def draft(
         return best.cpu(), tree
     if isinstance(head, SpecBlockHead):
         at, taps, depth = anchors.to(device), sequence.taps.to(device), head.config.block_size - 1
-        spec_block = spec_block_expander(head, embedding, lm_head, taps, at, width)
-        tree = grown(spec_block, roots.to(device), width, depth, FRONTIER)
+        growth = SpecBlockGrowth(spec_blocks(head, embedding, lm_head, taps, at, width))
+        tree = grown(growth, roots.to(device), width, depth, None)
         texts = embedding[sequence.tokens.to(device)][None]
         taps, mask = taps[None].to(head.fc.weight.dtype), embedding[head.config.mask_token_id]
         rows = head.norm(head.unroll(taps, texts, mask, at[None], depth)[0])

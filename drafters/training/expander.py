@@ -9,7 +9,7 @@ from jetspec_sglang.kernels.top_k import top_k_logprobs
 from jetspec_sglang.tree import DraftProposal
 
 from ..autoregressive_head import AutoregressiveHead
-from ..spec_block_expander import SpecBlockExpander
+from ..spec_block_expander import Blocks
 from ..spec_block_head import SpecBlockHead
 
 
@@ -54,10 +54,10 @@ class PathExpander:
         return DraftProposal(self.head.token_ids(ids).view(shape), logprobs.view(shape))
 
 
-def spec_block_expander(
+def spec_blocks(
     head: SpecBlockHead, embedding: Tensor, lm_head: Tensor, taps: Tensor, anchors: Tensor, width: int
-) -> SpecBlockExpander:
-    """Drafts after several anchors of one text at once, as `PathExpander` does.
+) -> Blocks:
+    """For drafting after several anchors of one text at once, as `PathExpander` does.
 
     embedding [V, H], lm_head [V, H]; taps [L, K*H] of the text; anchors [A] int64.
     """
@@ -68,15 +68,15 @@ def spec_block_expander(
     seen = where < anchors[:, None, None]
     mask = embedding[head.config.mask_token_id]
 
-    def forward(tokens: Tensor, depth: int, inherited: Tensor) -> Tensor:
-        at, nodes = (anchors + depth)[:, None].expand_as(tokens), tokens.shape[1]
+    def forward(tokens: Tensor, depths: Tensor, inherited: Tensor) -> Tensor:
+        at, nodes = anchors[:, None] + depths, tokens.shape[1]
         return head(embedding[tokens], mask, at, rows, seen.expand(-1, nodes, -1), inherited)
 
     def candidates(outputs: Tensor, kept: int, entropy: bool) -> tuple[DraftProposal, Tensor]:
-        assert not entropy  # the expander below doesn't ask for it
+        assert not entropy  # nobody asks for it here
         normed = head.norm(outputs)
         logprobs, ids = top_k_logprobs(normed.flatten(0, 1).to(lm_head.dtype) @ lm_head.T, kept)
         shape = (*outputs.shape[:2], kept)
         return DraftProposal(ids.view(shape), logprobs.view(shape)), head.rank_head(normed).float()
 
-    return SpecBlockExpander(head.config, forward, candidates, width)
+    return Blocks(head.config, forward, candidates, width)

@@ -159,7 +159,7 @@ class Run:
             sample_anchors(sequence, fit.anchors_per_sequence, self.shape.block_size, fit.gamma, rng)
             for sequence in sequences
         ]
-        batch = collate(sequences, cuts, self.shape)
+        batch = collate(sequences, cuts, self.shape, rng)
         if fit.freeze_head and self.config.head.corrector is not None:  # the other rows can't be improved
             batch = batch.below(self.config.head.corrector.skip)
         return batch.to(self.device)

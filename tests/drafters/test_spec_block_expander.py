@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_data import VOCAB, spec_block_config
 
-from jetspec_sglang.drafters.spec_block_expander import SpecBlockExpander, ranked
+from jetspec_sglang.drafters.spec_block_expander import Blocks, SpecBlockExpander, ranked
 from jetspec_sglang.drafters.spec_block_head import SpecBlockHead
 from jetspec_sglang.kernels.top_k import top_k_entropy
 from jetspec_sglang.tree import DraftProposal, build_tree_by_path
@@ -27,12 +27,11 @@ class World:
         self.context = self.head.context_kv(self.taps, torch.arange(LENGTH)[None])
         self.forwards = 0
 
-    def forward(self, tokens: torch.Tensor, depth: int, inherited: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, depths: torch.Tensor, inherited: torch.Tensor) -> torch.Tensor:
         """Of requests behind one and the same context."""
         self.forwards += 1
         starts, mask = self.embedding[tokens], self.embedding[self.config.mask_token_id]
-        positions = torch.full_like(tokens, LENGTH + depth)
-        seen = torch.ones(*tokens.shape, LENGTH, dtype=torch.bool)
+        positions, seen = LENGTH + depths, torch.ones(*tokens.shape, LENGTH, dtype=torch.bool)
         context = [[each.expand(len(tokens), -1, -1, -1) for each in pair] for pair in self.context]
         return self.head(starts, mask, positions, context, seen, inherited)
 
@@ -44,13 +43,16 @@ class World:
         return rows, self.head.rank_head(normed)
 
     def expander(self, width: int = WIDTH, entropy: bool = False) -> SpecBlockExpander:
-        return SpecBlockExpander(self.config, self.forward, self.rows, width, entropy)
+        return SpecBlockExpander(self.blocks(width, entropy))
+
+    def blocks(self, width: int = WIDTH, entropy: bool = False) -> Blocks:
+        return Blocks(self.config, self.forward, self.rows, width, entropy)
 
     def state(self, path: list[int]) -> torch.Tensor:
         """Output [H] behind a path from the anchor on, block by block and with no other node."""
         inherited = torch.zeros(1, 1, self.config.hidden_size)
         for at in range(0, len(path), self.config.positions):
-            block = self.forward(torch.tensor([[path[at]]]), at, inherited)
+            block = self.forward(torch.tensor([[path[at]]]), torch.tensor([[at]]), inherited)
             inherited = block[:, :, -1]
         return self.head.norm(block[0, 0, (len(path) - 1) % self.config.positions])
 
@@ -226,12 +228,11 @@ def test_along_the_text_it_says_what_unroll_says():
 
     context = world.head.context_kv(world.taps[:, :3], torch.arange(3)[None])
 
-    def forward(tokens, depth, inherited):
+    def forward(tokens, depths, inherited):
         seen = torch.ones(1, 1, 3, dtype=torch.bool)
-        starts, positions = world.embedding[tokens], torch.full_like(tokens, 3 + depth)
-        return world.head(starts, mask, positions, context, seen, inherited)
+        return world.head(world.embedding[tokens], mask, 3 + depths, context, seen, inherited)
 
-    expander = SpecBlockExpander(world.config, forward, world.rows, WIDTH)
+    expander = SpecBlockExpander(Blocks(world.config, forward, world.rows, WIDTH))
     for depth in range(5):
         row = expander(tokens[:, 3 + depth, None], torch.zeros(1, 1, dtype=torch.int64), depth)
         wanted = brute_force(q[depth], offsets[depth])[row.token_ids[0, 0]]

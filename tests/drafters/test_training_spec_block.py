@@ -41,20 +41,42 @@ def random_head(**changes) -> SpecBlockHead:
     return SpecBlockHead(spec_block_config(**{"block_size": 8} | changes)).requires_grad_(False)
 
 
+def block_by_block(head, embedding, sequence, anchor, advances) -> torch.Tensor:
+    """Rows [7, H] along the text, each block going on from that position of the one before."""
+    context = head.context_kv(sequence.taps[None, :anchor].float(), torch.arange(anchor)[None])
+    seen, mask = torch.ones(1, 1, anchor, dtype=torch.bool), embedding[head.config.mask_token_id]
+    padded = torch.nn.functional.pad(sequence.tokens, (0, 8 * head.config.positions))
+    at, state, rows = anchor, torch.zeros(1, 1, head.config.hidden_size), []
+    for advance in advances.tolist():
+        block = head(embedding[padded[at]][None, None], mask, torch.tensor([[at]]), context, seen, state)
+        rows.append(block[0, 0, :advance])
+        at, state = at + advance, block[:, :, advance - 1]
+    return head.norm(torch.cat(rows)[:7])
+
+
 @pytest.mark.parametrize("positions", [1, 2, 3, 7])
-def test_batched_rows_are_those_of_the_anchor_alone(sequences, positions):
-    """Whatever other anchors go on below theirs, and in however many forwards."""
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_batched_rows_are_those_of_the_anchor_alone(sequences, positions, seed):
+    """Whatever other anchors go on below theirs, in however many forwards, and from whichever positions."""
     head = random_head(positions=positions)
     embedding, cuts = embedding_of(head.config), cuts_of(sequences, head.config)
     cuts[1] = [(anchor, 1) for anchor, _ in cuts[1]]  # a text whose blocks all end early
-    batch = collate(sequences, cuts, head.config)
+    draws = None if seed is None else torch.Generator().manual_seed(seed)
+    batch = collate(sequences, cuts, head.config, draws)
     rows, offsets = SpecBlockStudent(head, embedding)(batch)
+    shape = 7, len(cuts), max(map(len, cuts))
+    advances = torch.full(shape, positions)
+    if seed is not None:
+        draws = torch.Generator().manual_seed(seed)
+        advances = torch.stack(
+            [torch.randint(1, positions + 1, shape[1:], generator=draws) for _ in range(7)]
+        )
     alone = []
-    for sequence, each in zip(sequences, cuts, strict=True):
-        texts, mask = embedding[sequence.tokens][None], embedding[head.config.mask_token_id]
-        for anchor, depths in each:
-            out = head.unroll(sequence.taps[None].float(), texts, mask, torch.tensor([[anchor]]), depths)
-            alone.append(head.norm(out[0, 0]))
+    for row, (sequence, each) in enumerate(zip(sequences, cuts, strict=True)):
+        for column, (anchor, depths) in enumerate(each):
+            alone.append(block_by_block(head, embedding, sequence, anchor, advances[:, row, column])[:depths])
+    if seed is not None and positions > 1:
+        assert len({tuple(each) for each in advances[:, 0].T.tolist()}) > 1
     torch.testing.assert_close(rows, torch.cat(alone), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(offsets, rows @ head.rank_head.weight.T, rtol=1e-4, atol=1e-5)
     wanted = [
@@ -64,7 +86,8 @@ def test_batched_rows_are_those_of_the_anchor_alone(sequences, positions):
         for k in range(1, d + 1)
     ]
     assert batch.labels.tolist() == [int(token) for token in wanted]
-    assert len(batch.forwards) == -(-max(d for each in cuts for _, d in each) // positions)
+    fewest = -(-max(d for each in cuts for _, d in each) // positions)
+    assert len(batch.forwards) == fewest or (seed is not None and len(batch.forwards) > fewest)
 
 
 def test_ranks_are_places_in_the_sorted_row():

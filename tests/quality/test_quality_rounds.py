@@ -3,6 +3,7 @@
 import torch
 
 from jetspec_sglang.drafters.quality.answers import anchors_of, greedy_answers, with_taps
+from jetspec_sglang.drafters.quality.heads import for_trees
 from jetspec_sglang.drafters.quality.rounds import Analysis
 from jetspec_sglang.drafters.training.evaluate import accepted_in_tree, draft, draft_blocks, truth_table
 from jetspec_sglang.drafters.training.shards import Hidden, Sequence
@@ -88,7 +89,7 @@ def test_heads_draft_what_evaluation_in_training_drafts(generator, heads):
         args = (head.model, asked.embedding, asked.lm_head, text, anchors)
         with torch.no_grad():
             _, tree = draft(*args)
-            expander = head.expanders(asked.embedding, asked.lm_head, text, anchors)()
+            expander = for_trees(head.expanders(asked.embedding, asked.lm_head, text, anchors)())
             mine = build_tree_by_path(
                 expander, text.tokens[anchors], 64, width=16, depth=head.depth, frontier=head.frontier
             )
