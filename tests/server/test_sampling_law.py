@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chi2
 from transformers import AutoModelForCausalLM
 
+from jetspec_sglang.builtin.head import builtin_head
 from jetspec_sglang.builtin.target import builtin_target
 
 pytestmark = pytest.mark.server
@@ -20,11 +21,17 @@ TEMPERATURE, TOP_K = 1.0, 4
 SAMPLES = 600
 
 
-@pytest.fixture(scope="module", params=["head", "suffix", "graft"])
+# What can't bias the law differs in who drafts: shared rows, a path corrector, blocks, another layer, texts, or two.
+DRAFTERS = ("causal", "gru", "spec_block", "autoregressive", "suffix", "gru and grafts")
+
+
+@pytest.fixture(scope="module", params=DRAFTERS)
 def jetspec(request, serve):
-    flags = builtin.suffix_flags(16) if request.param == "suffix" else builtin.jetspec_flags(16, overlap=True)
-    graft = ("--jetspec-graft", "suffix") if request.param == "graft" else ()
-    server = serve(*builtin.COMMON, *flags, *graft)
+    head, _, grafts = request.param.partition(" and ")
+    flags = builtin.suffix_flags(16)
+    if head != "suffix":
+        flags = builtin.jetspec_flags(16, overlap=True, head=builtin_head(head))
+    server = serve(*builtin.COMMON, *flags, *(("--jetspec-graft", "suffix") if grafts else ()))
     yield server
     server.stop()
 
