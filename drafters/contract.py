@@ -133,8 +133,11 @@ class PathDrafter(ServedDrafter, Protocol):
 
     frontier: int | None  # most nodes of a depth that are drafted from; None: as many as the tree can use
 
-    def expander(self, slots: Tensor, batch: Any, *, width: int, entropy: bool = False) -> Expander:
-        """What `tree.build_tree_by_path` asks, level by level, for the trees of one round.
+    def expander(
+        self, slots: Tensor, batch: Any, *, width: int, depth: int, budget: int, entropy: bool = False
+    ) -> Expander:
+        """What `tree.build_tree_by_path` asks, level by level, for the trees of one round: of at most ``budget``
+        nodes, the root included, and up to ``depth`` deep.
 
         slots: [B, L] int64 scratch; L is what `slots` says for the wanted depth. Rows have ``width`` candidates,
         and their entropy if asked for. May be called again in the round, which begins anew.

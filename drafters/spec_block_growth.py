@@ -1,4 +1,4 @@
-"""The trees of a spec-block head: each forward starts blocks at the nodes that need one most, at any position.
+"""The blocks that a spec-block head's tree is made of: each forward starts them at the nodes that need one most.
 
 A block's later positions know the tokens before them only through its own states, which is as good as knowing the
 likeliest ones. So a block speaks for its *line*, the nodes of its likeliest tokens. A node that leaves the line, and a
@@ -7,160 +7,169 @@ block can start from any position of the previous block"). Until it has one, a n
 that it left, and nothing follows a line's end.
 
     forward 1       a block at the anchor
-    forward 2, ...  of the best tree by what is known so far, the first `FRONTIER` nodes that want a block get one
+    forward 2, ...  of the nodes that want a block the `FRONTIER` likeliest paths get one
 
-There are as many forwards as the likeliest path needs, one for each K depths. Each changes rows below its nodes, so
-the tree is built again after it, the last time for good.
+There are as many forwards as the likeliest path needs, one for each K depths, all before the tree is built. Nodes that
+want a block have parents on lines, and of these everything is final, so no tree is needed to choose among them.
 
-Letters in shapes as in `spec_block_expander`; S blocks so far, N nodes of a tree, D depths.
+Letters in shapes as in `spec_block_expander`; S blocks in all.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from jetspec_sglang.tree import NONE, DraftProposal, TokenTree
+from jetspec_sglang.tree import NONE, DraftProposal
 
 from .head_config import FRONTIER
 from .spec_block_expander import Blocks, rows_at, states_at
 
 NEVER = float("-inf")
-NOWHERE = -2  # in a path that no node has
 
 
 class SpecBlockGrowth:
-    """`tree.GrowingExpander`. Nothing waits for an accelerator, and no step is per node."""
+    """`tree.Expander` for trees of at most ``budget`` nodes, up to ``depth`` deep.
 
-    def __init__(self, blocks: Blocks) -> None:
-        self.blocks, self.forwards = blocks, 0
-        self.depth = blocks.config.block_size - 1
-        # A place is a position of a block, `block * (K + 1) + position`. Behind a block's last position there is one
-        # more, which has a row of no candidates.
-        self.stride = blocks.config.positions + 1
-        self.outputs: Tensor | None = None  # [B, S * (K + 1), H]
-        self.drafted: DraftProposal | None = None  # [B, S * (K + 1), W]
-        self.starts: Tensor | None = None  # [B, S, D], paths to the nodes with blocks, NONE behind their ends
-        self.places = self.paths = torch.empty(0)  # [B, F] and [B, F, d] of the level before
+    Nothing waits for an accelerator, and no step is per node.
+    """
 
-    @property
-    def reach(self) -> int:
-        """Depths that there may be rows for."""
-        return self.blocks.config.positions * max(1, self.forwards)
+    def __init__(self, blocks: Blocks, depth: int, budget: int) -> None:
+        self.blocks = blocks
+        self.depth, self.budget = min(depth, budget - 1), budget
+        # A place is a position of a block, `block * K + position`; the last one of all has no candidates.
+        self.drafted: DraftProposal | None = None  # [B, S * K + 1, W]
+        self.starts: Tensor | None = None  # [B, S], the nodes with blocks, as `_child` numbers them
+        # Of the level before: the places that nodes read, [B, F] int64, and whether they are on a line, bool.
+        self.places = self.on_line = torch.empty(0)
 
     def __call__(self, tokens: Tensor, parents: Tensor, depth: int) -> DraftProposal:
         """tokens, parents [B, F] int64."""
         if depth == 0:
-            self.places, self.paths = torch.zeros_like(tokens), tokens[..., None][..., :0]
-            if self.forwards == 0:
-                root = torch.full((*tokens.shape, self.depth), NONE, device=tokens.device)
-                self._start(tokens, torch.zeros_like(tokens), root, None)
+            if self.drafted is None:
+                self._draft(tokens)
+            self.places, self.on_line = torch.zeros_like(tokens), torch.ones_like(tokens, dtype=torch.bool)
         else:
-            above = self.paths.gather(1, parents[..., None].expand(-1, -1, depth - 1))
-            self.paths = torch.cat((above, tokens[..., None]), dim=-1)
-            own = self._own(self.paths)
-            self.places = torch.where(own == NONE, self.places.gather(1, parents) + 1, own * self.stride)
+            self._descend(tokens, self.places.gather(1, parents), self.on_line.gather(1, parents))
         assert self.drafted is not None
-        # Below a row of no candidates there are none that count.
-        return rows_at(self.drafted, self.places.clamp(max=self.drafted.depth - 1))
+        return rows_at(self.drafted, self.places)
 
-    def grow(self, tree: TokenTree, depth: int) -> bool:
-        """Run a forward over the nodes of the best ``tree`` so far that want a block; False if no more is to come.
+    def _draft(self, anchors: Tensor) -> None:
+        """All forwards, behind anchors [B, 1]."""
+        lines = Lines(self.blocks.config.positions, self.depth)
+        zero = torch.zeros_like(anchors)
+        wave = Wave(anchors, zero, zero.float(), None, torch.full_like(anchors, NONE))
+        starts = [wave.places]
+        lines.add(wave, *self.blocks.run(wave.tokens, wave.depths, None))
+        for _ in range(1, self.blocks.config.forwards(self.depth)):
+            chosen = lines.choose(self.budget)
+            if chosen is None:
+                break
+            starts.append(torch.where(chosen.places == NONE, NONE, self._child(chosen.places, chosen.tokens)))
+            lines.add(chosen, *self.blocks.run(chosen.tokens, chosen.depths, chosen.inherited))
+        self.drafted, self.starts = lines.rows_and_none(), torch.cat(starts, dim=1)
 
-        depth: of the trees that will be verified.
-        """
-        if self.forwards >= self.blocks.config.forwards(depth):
-            return False
-        wanting, paths, above = self._wanting(tree, depth)
-        most = min(FRONTIER, tree.budget - 1)
-        if on_cpu(wanting):  # elsewhere the host would have to wait for it
-            most = min(most, int(wanting.sum(1).max()))
-        if most == 0:
-            return False
-        chosen = (~wanting).long().argsort(dim=1, stable=True)[:, :most]
-        real = wanting.gather(1, chosen)
-        assert self.outputs is not None
-        tokens = tree.tokens.gather(1, chosen).clamp(min=0)  # those of no node are of no use
-        self._start(
-            tokens,
-            torch.where(real, tree.depth.gather(1, chosen), 0),
-            torch.where(real[..., None], paths.gather(1, _wide(chosen, paths)), NOWHERE),
-            states_at(self.outputs, above.gather(1, chosen)),
-        )
-        return True
-
-    def _wanting(self, tree: TokenTree, depth: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes that want a block [B, N] bool, their paths [B, N, D], and their parents' places [B, N]."""
+    def _descend(self, tokens: Tensor, above: Tensor, along: Tensor) -> None:
+        """To nodes [B, F], by their tokens, their parents' places, and whether these are on a line."""
         assert self.drafted is not None
-        tokens, parents = tree.tokens, tree.parent.clamp(min=0)
-        places, above = torch.zeros_like(tokens), torch.zeros_like(tokens)
-        paths = torch.full((*tokens.shape, self.depth), NONE, device=tokens.device)
-        on_line = tree.depth == 0
-        wanting = torch.zeros_like(on_line)
-        likeliest = self.drafted.token_ids[..., 0]
-        for level in range(1, min(depth, self.reach + 1)):  # what is as deep as trees get needs no children
-            here = tree.depth == level
-            path = paths.gather(1, _wide(parents, paths))
-            path[..., level - 1] = tokens
-            paths = torch.where(here[..., None], path, paths)
-            before = places.gather(1, parents)
-            own = self._own(path[..., :level])
-            begun, along = own != NONE, on_line.gather(1, parents)
-            stays = along & (tokens == likeliest.gather(1, before))
-            places = torch.where(here, torch.where(begun, own * self.stride, before + 1), places)
-            above = torch.where(here, before, above)
-            on_line = torch.where(here, begun | stays, on_line)
-            ends = places % self.stride == self.stride - 1
-            # Below a node that has left the line and has no block yet, rows are to change: it comes first.
-            wanting |= here & along & ~begun & (~stays | ends)
-        return wanting, paths, above
-
-    def _own(self, paths: Tensor) -> Tensor:
-        """The block that starts at each node, NONE for those without; of nodes at one depth d, paths [B, F, d]."""
         assert self.starts is not None
-        depth = paths.shape[-1]
-        ends = (self.starts[..., depth : depth + 1] == NONE).all(-1)
-        same = (self.starts[:, None, :, :depth] == paths[:, :, None]).all(-1) & ends[:, None]
+        same = self.starts[:, None] == self._child(above, tokens)[..., None]
         found, block = same.int().max(-1)
-        return torch.where(found > 0, block, NONE)
+        begun = (found > 0) & along  # children of a node off the line read what others' children do
+        likeliest = self.drafted.token_ids[..., 0].gather(1, above)
+        self.on_line = begun | (along & (tokens == likeliest))
+        none, positions = self.drafted.depth - 1, self.blocks.config.positions
+        behind = torch.where((above + 1) % positions == 0, none, above + 1).clamp(max=none)
+        self.places = torch.where(begun, block * positions, behind)
 
-    def _start(self, tokens: Tensor, depths: Tensor, paths: Tensor, inherited: Tensor | None) -> None:
-        """Blocks at nodes [B, F], whose paths are [B, F, D]."""
-        self.forwards += 1
-        outputs, rows = self.blocks.run(tokens, depths, inherited)
-        size = self.blocks.config.positions
-        outputs, ids, logprobs = (
-            _one_more(x, size, fill)
-            for x, fill in ((outputs, 0), (rows.token_ids, 0), (rows.logprobs, NEVER))
+    def _child(self, above: Tensor, tokens: Tensor) -> Tensor:
+        """A number for each child of a node on a line: of such nodes only one reads a place."""
+        return above * self.blocks.config.vocab_size + tokens
+
+
+class Wave(NamedTuple):
+    """Nodes that a forward starts blocks at. What is no node has the score -inf and is of no use."""
+
+    tokens: Tensor  # [B, F] int64
+    depths: Tensor  # [B, F] int64
+    scores: Tensor  # [B, F], log-probabilities of their paths
+    inherited: Tensor | None  # [B, F, H], outputs of the positions that drafted them; None for anchors
+    places: Tensor  # [B, F] int64, those positions; NONE for anchors and what is no node
+
+
+class Lines:
+    """The nodes on lines and the first ones beside them: whose blocks there are, and which want one."""
+
+    def __init__(self, positions: int, depth: int) -> None:
+        """Of blocks of so many positions, in trees of that depth."""
+        self.positions, self.depth = positions, depth
+        self.outputs: list[Tensor] = []  # of each forward, [B, F * K, H]
+        self.rows: list[DraftProposal] = []  # [B, F * K, W]
+        # Of the candidates of each row:
+        self.depths: list[Tensor] = []  # [B, F * K] int64
+        self.scores: list[Tensor] = []  # [B, F * K, W], log-probabilities of their paths
+        self.wanting: list[Tensor] = []  # [B, F * K, W] bool
+
+    def add(self, wave: Wave, outputs: Tensor, rows: DraftProposal) -> None:
+        """Blocks that were started: their outputs [B, F * K, H] and rows."""
+        logprobs = rows.logprobs.unflatten(1, (-1, self.positions))  # [B, F, K, W]
+        start, steps = wave.scores[..., None], torch.arange(self.positions, device=outputs.device)
+        line = torch.cat((start, start + logprobs[:, :, :-1, 0].cumsum(-1)), dim=-1)
+        depths = wave.depths[..., None] + steps + 1
+        scores = torch.where((depths <= self.depth)[..., None], line[..., None] + logprobs, NEVER)
+        off_line = torch.arange(rows.width, device=outputs.device) > 0
+        leaves = off_line | (steps == self.positions - 1)[:, None]  # [K, W]
+        wanting = leaves & (depths < self.depth)[..., None]  # the deepest nodes have no children
+        self.outputs.append(outputs)
+        self.rows.append(rows)
+        self.depths.append(depths.flatten(1))
+        self.scores.append(scores.flatten(1, 2))
+        self.wanting.append(wanting.flatten(1, 2))
+
+    def choose(self, budget: int) -> Wave | None:
+        """The likeliest nodes that want a block, for trees of ``budget`` nodes; None if none does."""
+        scores, wanting = torch.cat(self.scores, dim=1), torch.cat(self.wanting, dim=1)
+        width, known = scores.shape[2], scores.flatten(1)
+        wanted = torch.where(wanting.flatten(1), known, NEVER)
+        most = min(FRONTIER, budget - 1, wanted.shape[1])
+        if on_cpu(wanted):
+            # Elsewhere the host would have to wait for it. A node has children in a tree of N nodes if it beats the
+            # last of these, and at least N - 1 of those that are known.
+            enough = known.shape[1] >= budget - 1
+            least = known.topk(budget - 1).values[:, -1:] if enough else torch.full_like(known[:, :1], NEVER)
+            most = min(most, int((wanted > least).sum(1).max()))
+        if most == 0:
+            return None
+        values, entries = wanted.sort(dim=1, descending=True, stable=True)
+        values, entries = values[:, :most], entries[:, :most]
+        left = wanting.flatten(1).scatter(1, entries, False).view_as(wanting)
+        self.wanting = list(left.split([each.shape[1] for each in self.wanting], dim=1))
+        places, real = entries // width, values > NEVER
+        return Wave(
+            tokens=torch.cat([each.token_ids for each in self.rows], dim=1).flatten(1).gather(1, entries),
+            depths=torch.where(real, torch.cat(self.depths, dim=1).gather(1, places), 0),
+            scores=values,
+            inherited=states_at(torch.cat(self.outputs, dim=1), places),
+            places=torch.where(real, places, NONE),
         )
-        entropy = None if rows.entropy is None else _one_more(rows.entropy[..., None], size, 0)[..., 0]
-        rows = DraftProposal(ids, logprobs, entropy)
-        if self.outputs is None or self.drafted is None or self.starts is None:
-            self.outputs, self.drafted, self.starts = outputs, rows, paths
-            return
-        self.outputs = torch.cat((self.outputs, outputs), dim=1)
-        self.drafted = _behind(self.drafted, rows)
-        self.starts = torch.cat((self.starts, paths), dim=1)
+
+    def rows_and_none(self) -> DraftProposal:
+        """All rows, and one without candidates behind them, [B, S * K + 1, W]."""
+        first = self.rows[0]
+        nothing = DraftProposal(
+            torch.zeros_like(first.token_ids[:, :1]),
+            torch.full_like(first.logprobs[:, :1], NEVER),
+            None if first.entropy is None else torch.zeros_like(first.entropy[:, :1]),
+        )
+        rows = [*self.rows, nothing]
+        return DraftProposal(
+            torch.cat([each.token_ids for each in rows], dim=1),
+            torch.cat([each.logprobs for each in rows], dim=1),
+            None if first.entropy is None else torch.cat([each.entropy for each in rows], dim=1),  # type: ignore[misc]
+        )
 
 
 def on_cpu(values: Tensor) -> bool:
     return values.device.type == "cpu"
-
-
-def _behind(rows: DraftProposal, more: DraftProposal) -> DraftProposal:
-    entropy = None
-    if rows.entropy is not None and more.entropy is not None:
-        entropy = torch.cat((rows.entropy, more.entropy), dim=1)
-    ids = torch.cat((rows.token_ids, more.token_ids), dim=1)
-    return DraftProposal(ids, torch.cat((rows.logprobs, more.logprobs), dim=1), entropy)
-
-
-def _one_more(values: Tensor, size: int, fill: float) -> Tensor:
-    """Blocks of entries, values [B, F * size, C], each with one more behind it."""
-    blocks = values.unflatten(1, (-1, size))
-    return torch.nn.functional.pad(blocks, (0, 0, 0, 1), value=fill).flatten(1, 2)
-
-
-def _wide(index: Tensor, values: Tensor) -> Tensor:
-    """index [B, K] for gathering whole entries of values [B, N, D]."""
-    return index[..., None].expand(-1, -1, values.shape[-1])

@@ -159,9 +159,15 @@ def head_readable(subject: Subject) -> str:
     size = sum(tensor.numel() for tensor in tensors.values())
     taps = "low, middle and high" if head.target_layer_ids is None else list(head.target_layer_ids)
     return (
-        f"{config.drafter}, {size / 1e6:.1f} M parameters, block {head.block_size}, taps {taps}; "
+        f"{config.drafter}{_addition(head)}, {size / 1e6:.1f} M parameters, block {head.block_size}, taps {taps}; "
         f"tree of {config.budget} nodes, depth {config.depth}, width {config.width}"
     )
+
+
+def _addition(head: Any) -> str:
+    """What a head has beside its layers."""
+    corrector = getattr(head, "corrector", None)
+    return "" if corrector is None else f" with a path corrector ({corrector.kind})"
 
 
 @dataclass(frozen=True)

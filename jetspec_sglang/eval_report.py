@@ -49,7 +49,7 @@ def tables(measured: Sequence[Measurement]) -> Iterator[Table]:
         "shorter ones predicts, so that the block is too short",
     )
     for table, headings in ((quality, domains), (cost, ("tok/s", "rounds", *STAGES, "whole block"))):
-        table.add_column("configuration")
+        table.add_column("configuration", overflow="fold")
         for heading in headings:
             table.add_column(heading, justify="right")
     for configuration in dict.fromkeys(configuration for configuration, _ in cells):

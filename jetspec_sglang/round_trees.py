@@ -78,14 +78,13 @@ def grow_trees(
     for rows in kinds:
         own = settings[rows[0]]
         sizes = [min(each.budget, budget) for each in settings]
+        shape = {"width": own.width, "depth": min(own.depth, depth)}
+        entropy = scoring_policy(own.scoring).needs_entropy
         tree = build_tree_by_path(
-            drafter.expander(
-                slots, batch, width=own.width, entropy=scoring_policy(own.scoring).needs_entropy
-            ),
+            drafter.expander(slots, batch, **shape, budget=budget, entropy=entropy),
             anchors,
             budget,
-            width=own.width,
-            depth=min(own.depth, depth),
+            **shape,
             frontier=drafter.frontier,
             scoring=own.scoring,
             budgets=None if min(sizes) == budget else sizes,

@@ -169,7 +169,7 @@ class Oracle:
             values, drafted = self.target.lm_head(normed).log_softmax(-1).topk(kept)
             return DraftProposal(drafted, values), self.head.rank_head(normed)
 
-        growth = SpecBlockGrowth(Blocks(self.config, forward, rows, width))
+        growth = SpecBlockGrowth(Blocks(self.config, forward, rows, width), depth, budget)
         return build_tree_by_path(growth, torch.tensor(text[-1:]), budget, width=width, depth=depth)
 
     def _verify(self, prefix: list[int], tree) -> torch.Tensor:

@@ -10,7 +10,7 @@ from .accept import (
     walk,
 )
 from .accept_sampled import ACCEPTANCES, accept_rejection, accept_traversal, given, post_order
-from .build import EXPANSIONS, Expander, GrowingExpander, build_tree, build_tree_by_path
+from .build import EXPANSIONS, Expander, build_tree, build_tree_by_path
 from .dice import Dice, RandomDice
 from .layout import ancestor_mask, full_mask, positions, retrieve_links
 from .missing_law import TargetLaw
@@ -30,7 +30,6 @@ __all__ = [
     "Dice",
     "DraftProposal",
     "Expander",
-    "GrowingExpander",
     "RandomDice",
     "SampledTree",
     "Scores",

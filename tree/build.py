@@ -1,7 +1,7 @@
 """From candidates to token trees: checks, scores, then the faster builder of the device."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -69,21 +69,6 @@ class Expander(Protocol):
         """
 
 
-@runtime_checkable
-class GrowingExpander(Expander, Protocol):
-    """An expander that decides by the tree that it makes which of its nodes get other rows."""
-
-    @property
-    def reach(self) -> int:
-        """Depths that there are rows for by now."""
-
-    def grow(self, tree: TokenTree, depth: int) -> bool:
-        """Get more rows, or other ones, below nodes of the best ``tree`` so far; False if there are no more to come.
-
-        depth: of the trees that are wanted in the end.
-        """
-
-
 def build_tree_by_path(
     expander: Expander,
     anchors: Tensor,
@@ -101,8 +86,7 @@ def build_tree_by_path(
     nodes of that depth (the best budget - 1 if None, which is all that can matter): an autoregressive drafter
     runs a forward over so many. A node outside of the frontier is a leaf. Nothing waits for the device. On a CPU,
     where scores can be looked at, it is asked only for nodes that can still have a child in the tree, and no
-    more once there are none; the tree is the same. A `GrowingExpander` is asked so for one tree after another, as
-    deep as it reaches, until it has no more rows: the last tree is the optimal one of all that it has.
+    more once there are none; the tree is the same.
 
     Raises ValueError as `build_tree` does, and for an answer of the wrong shape.
     """
@@ -122,16 +106,7 @@ def build_tree_by_path(
             )
         return usable(score_rows(policy, proposal, range(level, level + 1)))
 
-    def grown(depth: int) -> TokenTree:
-        return build_by_rows(row_of, anchors, budget, depth=depth, frontier=frontier or budget)
-
-    if isinstance(expander, GrowingExpander):
-        deepest = min(depth, budget - 1)
-        tree = grown(min(deepest, expander.reach))
-        while expander.grow(tree, deepest):
-            tree = grown(min(deepest, expander.reach))
-    else:
-        tree = grown(depth)
+    tree = build_by_rows(row_of, anchors, budget, depth=depth, frontier=frontier or budget)
     return tree if budgets is None else tree.shortened(torch.as_tensor(budgets, device=anchors.device))
 
 

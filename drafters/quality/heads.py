@@ -83,9 +83,11 @@ class LoadedHead:
         return lambda: shared
 
 
-def for_trees(expander: Expander) -> Expander:
+def for_trees(expander: Expander, depth: int, budget: int) -> Expander:
     """What drafts the trees that a server would verify, of what drafts complete blocks of any path."""
-    return SpecBlockGrowth(expander.blocks) if isinstance(expander, SpecBlockExpander) else expander
+    if isinstance(expander, SpecBlockExpander):
+        return SpecBlockGrowth(expander.blocks, depth, budget)
+    return expander
 
 
 def longest_block(heads: list[LoadedHead]) -> int:

@@ -87,7 +87,7 @@ class Analysis:
         truth = truth_table(answer, anchors, head.depth)
         tokens, logprobs = (each.cpu() for each in best_branches(expanders(), roots, head.depth, BRANCHES))
         tree = build_tree_by_path(
-            for_trees(expanders()),
+            for_trees(expanders(), head.depth, self.budget),
             roots,
             self.budget,
             width=head.width,

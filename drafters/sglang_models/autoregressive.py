@@ -128,7 +128,16 @@ class AutoregressiveDrafter:
         where = KVWriteLoc(committed.slots, physical=True)
         self.runner.token_to_kv_pool.set_kv_buffer(attention.attn, where, k.view(shape), v.view(shape))
 
-    def expander(self, slots: torch.Tensor, batch, *, width: int, entropy: bool = False) -> "Expansion":
+    def expander(
+        self,
+        slots: torch.Tensor,
+        batch,
+        *,
+        width: int,
+        depth: int,
+        budget: int,
+        entropy: bool = False,
+    ) -> "Expansion":
         """For the trees of one round; see `contract.PathDrafter`."""
         return Expansion(self, slots, batch, width, entropy)
 

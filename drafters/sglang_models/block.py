@@ -82,7 +82,16 @@ class BlockDrafter(LayeredDrafter):
         kept = min(candidates or self.width, self.head.vocab_size)
         return self.candidates(self._block(anchors, slots, batch), kept, entropy)
 
-    def expander(self, slots: torch.Tensor, batch, *, width: int, entropy: bool = False) -> "CorrectedBlock":
+    def expander(
+        self,
+        slots: torch.Tensor,
+        batch,
+        *,
+        width: int,
+        depth: int,
+        budget: int,
+        entropy: bool = False,
+    ) -> "CorrectedBlock":
         """For the trees of one round; see `contract.PathDrafter`."""
         return CorrectedBlock(self, slots, batch, width, entropy)
 

@@ -52,16 +52,25 @@ class SpecBlockDrafter(LayeredDrafter):
     """Drafts for a batch of requests: `append_context` after each commit, an `expander` each round."""
 
     models: ClassVar = {ARCHITECTURE: SpecBlockModel}
-    frontier = None  # a node costs no forward: those that get one are chosen between the trees of a round
+    frontier = None  # by the time that levels are asked for, all forwards have run
     head: SpecBlockConfig
 
-    def expander(self, slots: torch.Tensor, batch, *, width: int, entropy: bool = False) -> SpecBlockGrowth:
+    def expander(
+        self,
+        slots: torch.Tensor,
+        batch,
+        *,
+        width: int,
+        depth: int,
+        budget: int,
+        entropy: bool = False,
+    ) -> SpecBlockGrowth:
         """For the trees of one round; see `contract.PathDrafter`."""
 
         def forward(tokens: torch.Tensor, depths: torch.Tensor, inherited: torch.Tensor) -> torch.Tensor:
             return self._blocks(slots, batch, tokens, depths, inherited)
 
-        return SpecBlockGrowth(Blocks(self.head, forward, self._rows, width, entropy))
+        return SpecBlockGrowth(Blocks(self.head, forward, self._rows, width, entropy), depth, budget)
 
     @torch.inference_mode()
     def _blocks(

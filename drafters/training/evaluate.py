@@ -114,7 +114,8 @@ def draft(
         return best.cpu(), tree
     if isinstance(head, SpecBlockHead):
         at, taps, depth = anchors.to(device), sequence.taps.to(device), head.config.block_size - 1
-        growth = SpecBlockGrowth(spec_blocks(head, embedding, lm_head, taps, at, width))
+        blocks = spec_blocks(head, embedding, lm_head, taps, at, width)
+        growth = SpecBlockGrowth(blocks, depth, max(BUDGETS))
         tree = grown(growth, roots.to(device), width, depth, None)
         texts = embedding[sequence.tokens.to(device)][None]
         taps, mask = taps[None].to(head.fc.weight.dtype), embedding[head.config.mask_token_id]

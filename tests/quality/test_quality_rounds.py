@@ -89,7 +89,8 @@ def test_heads_draft_what_evaluation_in_training_drafts(generator, heads):
         args = (head.model, asked.embedding, asked.lm_head, text, anchors)
         with torch.no_grad():
             _, tree = draft(*args)
-            expander = for_trees(head.expanders(asked.embedding, asked.lm_head, text, anchors)())
+            levels = head.expanders(asked.embedding, asked.lm_head, text, anchors)()
+            expander = for_trees(levels, head.depth, 64)
             mine = build_tree_by_path(
                 expander, text.tokens[anchors], 64, width=16, depth=head.depth, frontier=head.frontier
             )

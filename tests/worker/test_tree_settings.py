@@ -112,7 +112,7 @@ class ByPath:
     frontier = 3
     VOCAB = 11
 
-    def expander(self, slots, batch, *, width: int, entropy: bool = False):
+    def expander(self, slots, batch, *, width: int, depth: int, budget: int, entropy: bool = False):
         assert slots.shape == (5, 7)
         seeds: list[torch.Tensor] = []
 
@@ -137,7 +137,9 @@ def test_trees_grown_side_by_side_are_those_of_single_requests():
     together.validate()
     for row, own in enumerate(settings):
         alone = build_tree_by_path(
-            drafter.expander(scratch, None, width=own.width, entropy=True),
+            drafter.expander(
+                scratch, None, width=own.width, depth=own.depth, budget=own.budget, entropy=True
+            ),
             anchors[row : row + 1],
             own.budget,
             width=own.width,
