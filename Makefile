@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Test files side by side: most of a server's start is one thread. 0: one after the other, in this process.
+WORKERS ?= 2
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile
 
 .PHONY: demo test test-fast test-identity lint format clean
 
@@ -10,10 +13,10 @@ demo: $(READY)
 	$(BIN)/jetspec demo $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -m "not matrix and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not matrix and not gpu" $(SIDE_BY_SIDE) $(ARGS)
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest -m "not matrix and not gpu and not server" $(ARGS)
+	$(BIN)/python -m pytest -m "not matrix and not gpu and not server" $(SIDE_BY_SIDE) $(ARGS)
 
 test-identity: $(READY)
 	$(BIN)/python -m pytest -m matrix $(ARGS)

@@ -7,7 +7,7 @@ block can start from any position of the previous block"). Until it has one, a n
 that it left, and nothing follows a line's end.
 
     forward 1       a block at the anchor
-    forward 2, ...  of the nodes that want a block the `FRONTIER` likeliest paths get one
+    forward 2, ...  of the nodes that want a block the `FRONTIER` likeliest get one, whatever policy scores the tree
 
 There are as many forwards as the likeliest path needs, one for each K depths, all before the tree is built. Nodes that
 want a block have parents on lines, and of these everything is final, so no tree is needed to choose among them.
@@ -148,7 +148,7 @@ class Lines:
         self.wanting = list(left.split([each.shape[1] for each in self.wanting], dim=1))
         places, real = entries // width, values > NEVER
         return Wave(
-            tokens=torch.cat([each.token_ids for each in self.rows], dim=1).flatten(1).gather(1, entries),
+            tokens=DraftProposal.cat(self.rows).token_ids.flatten(1).gather(1, entries),
             depths=torch.where(real, torch.cat(self.depths, dim=1).gather(1, places), 0),
             scores=values,
             inherited=states_at(torch.cat(self.outputs, dim=1), places),
@@ -163,12 +163,7 @@ class Lines:
             torch.full_like(first.logprobs[:, :1], NEVER),
             None if first.entropy is None else torch.zeros_like(first.entropy[:, :1]),
         )
-        rows = [*self.rows, nothing]
-        return DraftProposal(
-            torch.cat([each.token_ids for each in rows], dim=1),
-            torch.cat([each.logprobs for each in rows], dim=1),
-            None if first.entropy is None else torch.cat([each.entropy for each in rows], dim=1),  # type: ignore[misc]
-        )
+        return DraftProposal.cat([*self.rows, nothing])
 
 
 def on_cpu(values: Tensor) -> bool:

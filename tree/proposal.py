@@ -1,5 +1,6 @@
 """What a drafter hands over: candidate tokens per depth, with their log-probabilities."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +66,16 @@ class DraftProposal:
     def width(self) -> int:
         """Candidates per row: the most children a node can have."""
         return self.token_ids.shape[2]
+
+    @staticmethod
+    def cat(parts: "Sequence[DraftProposal]") -> "DraftProposal":
+        """The rows of several one after another. All have entropy, or none."""
+        entropy = [part.entropy for part in parts if part.entropy is not None]
+        return DraftProposal(
+            torch.cat([part.token_ids for part in parts], dim=1),
+            torch.cat([part.logprobs for part in parts], dim=1),
+            torch.cat(entropy, dim=1) if entropy else None,
+        )
 
     def rows(self, index: Tensor) -> "DraftProposal":
         """The proposals of requests `index` [B'] int64."""
