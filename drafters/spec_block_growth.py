@@ -9,8 +9,9 @@ that it left, and nothing follows a line's end.
     forward 1       a block at the anchor
     forward 2, ...  of the nodes that want a block the `FRONTIER` likeliest get one, whatever policy scores the tree
 
-There are as many forwards as the likeliest path needs, one for each K depths, all before the tree is built. Nodes that
-want a block have parents on lines, and of these everything is final, so no tree is needed to choose among them.
+There is a forward for each K depths, which is what one path needs to the end (it gets there if its nodes are always
+among the likeliest), all before the tree is built. Nodes that want a block have parents on lines, and of these
+everything is final, so no tree is needed to choose among them.
 
 Letters in shapes as in `spec_block_expander`; S blocks in all.
 """
@@ -129,16 +130,17 @@ class Lines:
         self.wanting.append(wanting.flatten(1, 2))
 
     def choose(self, budget: int) -> Wave | None:
-        """The likeliest nodes that want a block, for trees of ``budget`` nodes; None if none does."""
+        """The likeliest nodes that want a block, for trees of ``budget`` nodes; None if none gets one.
+
+        A node gets none if N - 1 known ones are at least as likely: a child would not be among the N likeliest nodes.
+        """
         scores, wanting = torch.cat(self.scores, dim=1), torch.cat(self.wanting, dim=1)
         width, known = scores.shape[2], scores.flatten(1)
         wanted = torch.where(wanting.flatten(1), known, NEVER)
+        enough = known.shape[1] >= budget - 1
+        least = known.topk(budget - 1).values[:, -1:] if enough else torch.full_like(known[:, :1], NEVER)
         most = min(FRONTIER, budget - 1, wanted.shape[1])
-        if on_cpu(wanted):
-            # Elsewhere the host would have to wait for it. A node has children in a tree of N nodes if it beats the
-            # last of these, and at least N - 1 of those that are known.
-            enough = known.shape[1] >= budget - 1
-            least = known.topk(budget - 1).values[:, -1:] if enough else torch.full_like(known[:, :1], NEVER)
+        if on_cpu(wanted):  # elsewhere the host would have to wait for it, and blocks of no node are run
             most = min(most, int((wanted > least).sum(1).max()))
         if most == 0:
             return None
@@ -146,11 +148,11 @@ class Lines:
         values, entries = values[:, :most], entries[:, :most]
         left = wanting.flatten(1).scatter(1, entries, False).view_as(wanting)
         self.wanting = list(left.split([each.shape[1] for each in self.wanting], dim=1))
-        places, real = entries // width, values > NEVER
+        places, real = entries // width, values > least
         return Wave(
             tokens=DraftProposal.cat(self.rows).token_ids.flatten(1).gather(1, entries),
             depths=torch.where(real, torch.cat(self.depths, dim=1).gather(1, places), 0),
-            scores=values,
+            scores=torch.where(real, values, NEVER),
             inherited=states_at(torch.cat(self.outputs, dim=1), places),
             places=torch.where(real, places, NONE),
         )

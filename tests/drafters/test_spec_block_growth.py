@@ -1,6 +1,7 @@
 """Trees whose blocks start at any position, against a slow version that knows nodes by their paths alone."""
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 
@@ -31,7 +32,11 @@ class Reference:
         self.start([()])
         for _ in range(1, self.world.config.forwards(self.depth)):
             known = self.best(10**6, below=self.on_line)
-            wanting = [path for path in known if self.wants(path)]
+            values = [value for path, value in known.items() if path]
+            least = values[self.budget - 2] if len(values) >= self.budget - 1 else -math.inf
+            wanting = [path for path, value in known.items() if value > least and self.wants(path)]
+            if not wanting:
+                break
             self.start(wanting[: min(FRONTIER, self.budget - 1)])
         return self.best(self.budget, below=lambda path: True)
 
@@ -149,13 +154,19 @@ def test_requests_do_not_mix():
         torch.testing.assert_close(list(found.values()), list(wanted.values()), rtol=1e-3, atol=1e-3)
 
 
-def test_where_scores_cannot_be_looked_at_trees_are_the_same(monkeypatch):
-    """As on an accelerator: every forward has as many blocks as it may, also those that no node wants."""
+@pytest.mark.parametrize("scoring", ["accum_logp", "entropy", "hybrid:alpha=2", "top2gap:beta=1,gap=0.1"])
+@pytest.mark.parametrize("budget", [4, 9, 20, 40])
+def test_where_scores_cannot_be_looked_at_trees_are_the_same(monkeypatch, scoring, budget):
+    """As on an accelerator: every forward has as many blocks as it may, also those of no node."""
     world, anchors = World(2), [7, 9, 40]
-    wanted = grow(world, anchors, 20, 7)
+    world.lm_head *= 0.5
+    wanted = grow(world, anchors, budget, 7, scoring=scoring)
+    alone = [grow(world, [anchor], budget, 7, scoring=scoring) for anchor in anchors]
+    for row, tree in enumerate(alone):
+        assert torch.equal(wanted.tokens[row], tree.tokens[0])
 
     monkeypatch.setattr("jetspec_sglang.drafters.spec_block_growth.on_cpu", lambda tensor: False)
-    found = grow(world, anchors, 20, 7)
+    found = grow(world, anchors, budget, 7, scoring=scoring)
     assert torch.equal(found.tokens, wanted.tokens)
     assert torch.equal(found.parent, wanted.parent)
 

@@ -21,8 +21,15 @@ TEMPERATURE, TOP_K = 1.0, 4
 SAMPLES = 600
 
 
-# What can't bias the law differs in who drafts: shared rows, a path corrector, blocks, another layer, texts, or two.
-DRAFTERS = ("causal", "gru", "spec_block", "autoregressive", "suffix", "gru and grafts")
+# By what they draft from: rows by path and texts together, blocks, texts alone, another layer. Shared rows are in
+# test_acceptance_law.py.
+DRAFTERS = (
+    "gru and grafts",
+    "spec_block",
+    "suffix",
+    pytest.param("autoregressive", marks=pytest.mark.matrix),
+    pytest.param("causal", marks=pytest.mark.matrix),
+)
 
 
 @pytest.fixture(scope="module", params=DRAFTERS)
