@@ -107,7 +107,8 @@ class SpecBlockHead(LayeredHead):
 
         taps [b, n, K*H] and embeddings [b, n, H] of whole texts; anchors [b, A] int64, positions in them. Entry k - 1
         of anchor a predicts token a + k. Every block goes on from the last position of the one before it, with the
-        text's token, as a chain of likeliest tokens is drafted; trees and training have blocks from any position. Padding behind a text is not looked at; entries that would read past the end are of no use.
+        text's token, as a chain of likeliest tokens is drafted; trees and training have blocks from any position.
+        Padding behind a text is not looked at; entries that would read past the end are of no use.
         """
         where = torch.arange(taps.shape[1], device=taps.device)
         context = self.context_kv(taps, where[None])
