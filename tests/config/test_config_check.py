@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import tiny
 from typer.testing import CliRunner
 
 from jetspec_sglang import check, cli, upstream
+from jetspec_sglang.drafters.head_config import CorrectorConfig
 
 runner = CliRunner()
 
@@ -60,6 +62,18 @@ def test_missing_head_and_target_fail(few_checks):
     done = runner.invoke(cli.app, ["check", "--head", "/no/head", "--target", "/no/target"])
     assert done.exit_code == 1
     assert done.output.count("FAIL") == 3
+
+
+@pytest.mark.parametrize("kind", [None, "gru", "mlp"])
+def test_a_head_is_named_with_its_corrector(few_checks, tmp_path, kind):
+    corrector = None
+    if kind is not None:
+        corrector = CorrectorConfig(kind=kind, rank=4, state_size=8 if kind == "gru" else None, candidates=8)
+    head = tiny.tiny_head(tmp_path / "head", corrector=corrector)
+    said = check.head_readable(check.Subject(head=str(head)))
+    assert said.startswith(
+        f"causal_parallel with a path corrector ({kind}), " if kind else "causal_parallel, "
+    )
 
 
 def test_plugin_hidden_by_environment(monkeypatch):
