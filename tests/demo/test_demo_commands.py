@@ -6,12 +6,12 @@ import signal
 import time
 
 import pytest
-from processes import alive, server_pids, wait_for_servers
+from processes import PATIENCE, alive, server_pids, wait_for_servers
 
 
 def test_demo_writes_its_numbers(start, tmp_path):
     process = start("demo", "--json", tmp_path / "out.json", "--svg", tmp_path / "out.svg", "--budget", 8)
-    out, err = process.communicate(timeout=25)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     result = json.loads((tmp_path / "out.json").read_text())
     assert set(result) == {"dtype", "budget", "prompts", "speedup", "tau", "all_identical"}
@@ -34,11 +34,11 @@ def test_demo_writes_its_numbers(start, tmp_path):
 
 def test_differing_text_is_explained_in_bf16_and_an_error_in_fp32(start):
     bf16, fp32 = start("demo", FAKE_DIFFERS="1"), start("demo", "--dtype", "float32", FAKE_DIFFERS="1")
-    out = bf16.communicate(timeout=25)[0]
+    out = bf16.communicate(timeout=PATIENCE)[0]
     assert bf16.returncode == 0
     assert "6 of 6 answers differ" in out
     assert "--dtype float32" in out
-    out = fp32.communicate(timeout=25)[0]
+    out = fp32.communicate(timeout=PATIENCE)[0]
     assert fp32.returncode == 1
     assert "must not" in out
 
@@ -57,14 +57,14 @@ def test_a_signal_leaves_no_process(start, tmp_path, command, sig):
     wait_for_servers(tmp_path)
     time.sleep(0.3)
     process.send_signal(sig)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + sig
     assert not any(map(alive, server_pids(tmp_path)))
 
 
 def test_a_server_that_fails_is_one_sentence(start, tmp_path):
     process = start("demo", FAKE_FAIL="1")
-    _, err = process.communicate(timeout=25)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert re.fullmatch(
         r"jetspec demo: The JETSPEC server did not start: the head does not fit the target \(log: .*\)\n", err
@@ -74,7 +74,7 @@ def test_a_server_that_fails_is_one_sentence(start, tmp_path):
 
 def test_keep_leaves_only_the_jetspec_server(start, tmp_path):
     process = start("demo", "--keep")
-    out, _ = process.communicate(timeout=25)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     url, pid = re.search(r"JETSPEC runs on at (\S+), process (\d+)", out).groups()
     assert f"{url}/v1/chat/completions" in out
@@ -92,7 +92,7 @@ def test_keep_leaves_only_the_jetspec_server(start, tmp_path):
 )
 def test_what_can_be_known_at_once_is_said_at_once(start, args, sentence):
     process = start("demo", *args)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert sentence in err
     assert err.count("\n") == 1

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import requests
-from processes import server_pids
+from processes import PATIENCE, server_pids
 from rich.console import Console
 
 from jetspec_sglang.client import jetspec_state, post, server_info
@@ -65,12 +65,12 @@ def test_a_running_server_is_used_as_it_is(start, finished, tmp_path):
     running = len(server_pids(tmp_path))
 
     process = start("tree", "Hello!", "--url", url + "/", "--budget", 4)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     assert "3 drafts accepted" in out
 
     process = start("tree", "Hello!", "--url", url, "--budget", 99)
-    assert "budget is 99; give 1 to 16." in process.communicate(timeout=30)[1]
+    assert "budget is 99; give 1 to 16." in process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
     assert len(server_pids(tmp_path)) == running
 

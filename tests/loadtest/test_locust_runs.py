@@ -229,7 +229,7 @@ def test_locusts_page(tmp_path, start_fake_llm):
         assert answer(url)
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(90)
     assert read_run(tmp_path).config["rate"] == 10
     assert len(read_requests(tmp_path)) == 30
 
@@ -246,7 +246,7 @@ def test_a_stopped_run_keeps_its_records_and_says_so(tmp_path, start_fake_llm):
     process = locust("--headless", "--users", "10", "--folder", str(tmp_path), *settings.arguments())
     wait_for(lambda: (tmp_path / REQUESTS).exists() and (tmp_path / REQUESTS).stat().st_size > 0)
     process.terminate()
-    process.wait(20)
+    process.wait(90)
     done, rows = read_run(tmp_path), read_requests(tmp_path)
     assert not done.valid
     assert done.reasons[0] == "It was stopped before its end."

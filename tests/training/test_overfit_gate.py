@@ -60,25 +60,25 @@ def test_the_reference_sees_whole_blocks_too(kind, target, sequence, tmp_path):
 collate, slots_of, mask_of = fit.collate, batches.block_slots, batches.Slots.mask
 
 
-def swapped_taps(sequences, cuts, config):
+def swapped_taps(sequences, cuts, config, generator):
     """The two layers the wrong way round."""
-    batch = collate(sequences, cuts, config)
+    batch = collate(sequences, cuts, config, generator)
     return replace(batch, taps=torch.cat(batch.taps.chunk(2, dim=-1)[::-1], dim=-1))
 
 
-def late_taps(sequences, cuts, config):
+def late_taps(sequences, cuts, config, generator):
     """Features of the layer's input at the next token."""
-    batch = collate(sequences, cuts, config)
+    batch = collate(sequences, cuts, config, generator)
     return replace(batch, taps=batch.taps.roll(1, dims=1))
 
 
-def shifted_labels(sequences, cuts, config):
+def shifted_labels(sequences, cuts, config, generator):
     """Next-token labels, as a language model has them: the row at a token predicts the one behind it."""
     cuts = [
         [(a, d) for a, d in each if a + d + 1 < len(s.tokens)]
         for s, each in zip(sequences, cuts, strict=True)
     ]
-    batch = collate(sequences, cuts, config)
+    batch = collate(sequences, cuts, config, generator)
     ahead = [
         s.tokens[a + k + 1]
         for s, each in zip(sequences, cuts, strict=True)
