@@ -179,12 +179,14 @@ def test_other_study_in_the_folder_is_refused(sweep):
 
 
 def test_second_sweep_of_a_folder_is_refused_while_one_runs(sweep):
-    one = sweep()
+    endless = CONFIG["run"] | {"duration_s": 2 * PATIENCE}
+    one = sweep(run=endless)
     one.until("answered")
-    two = sweep()
+    two = sweep(run=endless)
     assert two.process.wait(PATIENCE) == 1
     assert "Another sweep is writing" in two.process.stderr.read()
-    one.finish()
+    one.process.send_signal(signal.SIGTERM)
+    one.process.wait(PATIENCE)
 
 
 def test_one_at_a_time_never_has_two_servers(sweep):
