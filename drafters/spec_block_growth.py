@@ -150,7 +150,7 @@ class Lines:
         self.wanting = list(left.split([each.shape[1] for each in self.wanting], dim=1))
         places, real = entries // width, values > least
         return Wave(
-            tokens=DraftProposal.cat(self.rows).token_ids.flatten(1).gather(1, entries),
+            tokens=torch.cat([each.token_ids for each in self.rows], dim=1).flatten(1).gather(1, entries),
             depths=torch.where(real, torch.cat(self.depths, dim=1).gather(1, places), 0),
             scores=torch.where(real, values, NEVER),
             inherited=states_at(torch.cat(self.outputs, dim=1), places),

@@ -65,7 +65,7 @@ def test_missing_head_and_target_fail(few_checks):
 
 
 @pytest.mark.parametrize("kind", [None, "gru", "mlp"])
-def test_a_head_is_named_with_its_corrector(few_checks, tmp_path, kind):
+def test_a_head_is_named_with_its_corrector(tmp_path, kind):
     corrector = None
     if kind is not None:
         corrector = CorrectorConfig(kind=kind, rank=4, state_size=8 if kind == "gru" else None, candidates=8)
