@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,16 +25,18 @@ class ServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now.
+    """A TCP port on loopback that nobody listens on now, below those that systems give away by themselves.
 
-    Raises ServerError if there is none.
+    A server listens half a minute after it was told its port; until then a connection of any process could
+    take a port of the system's own range (from 32768 on Linux, 49152 elsewhere). SGLang draws from 22000 up.
+
+    Raises ServerError if 64 ports in a row are taken.
     """
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, 0))
-        except OSError as error:
-            raise ServerError(f"There is no free TCP port on {HOST} ({error}).") from error
-        return probe.getsockname()[1]
+    for _ in range(64):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, 10_000 + secrets.randbelow(12_000)))
+            return probe.getsockname()[1]
+    raise ServerError(f"There is no free TCP port between 10000 and 21999 on {HOST}.")
 
 
 class Server:

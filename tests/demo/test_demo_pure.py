@@ -209,3 +209,21 @@ def test_no_free_port_is_one_sentence(monkeypatch):
     monkeypatch.setattr(serving.socket.socket, "bind", bind, raising=False)
     with pytest.raises(serving.ServerError, match="no free TCP port"):
         serving.free_port()
+
+
+def test_free_ports_are_none_of_the_systems_own():
+    with serving.socket.socket() as listener:
+        listener.bind((serving.HOST, 0))
+        systems_own = listener.getsockname()[1]
+    ports = [serving.free_port() for _ in range(100)]
+    assert max(ports) < 22_000 <= systems_own
+    assert len(set(ports)) > 90
+
+
+def test_a_port_in_use_is_not_free(monkeypatch):
+    draws = iter([1, 1, 2, *range(10, 100)])
+    monkeypatch.setattr(serving.secrets, "randbelow", lambda bound: next(draws))
+    with serving.socket.socket() as listener:
+        listener.bind((serving.HOST, 10_001))
+        listener.listen()
+        assert serving.free_port() == 10_002

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from jetspec_sglang.loadtest import runner
 from jetspec_sglang.loadtest.config import LoadConfig
 from jetspec_sglang.loadtest.metrics import e2e, lag, summarise, ttft
 from jetspec_sglang.loadtest.records import REQUESTS, RUN, read_requests, read_run
+from jetspec_sglang.serving import free_port
 
 
 def config(url: str, **settings) -> LoadConfig:
@@ -178,12 +178,6 @@ def test_no_server_no_run(tmp_path):
 def locust(*words: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "locust", "-f", str(runner.LOCUSTFILE), *words]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(condition, seconds: float = 60):
