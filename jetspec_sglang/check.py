@@ -201,9 +201,14 @@ def head_fits(subject: Subject) -> str:
 def _target_config(subject: Subject) -> Any:
     from transformers import AutoConfig
 
+    from .builtin import BUILTIN
+    from .builtin.target import BuiltinTargetError, builtin_target
+
     assert subject.target is not None  # its checks run only where one is given
     try:
-        return AutoConfig.from_pretrained(subject.target)
+        return AutoConfig.from_pretrained(builtin_target() if subject.target == BUILTIN else subject.target)
+    except BuiltinTargetError as error:
+        raise CheckFailed(str(error)) from error
     except (OSError, ValueError) as error:
         raise CheckFailed(
             f"{subject.target} can't be read; give --target a model folder ({error})."
@@ -244,8 +249,12 @@ def results(subject: Subject) -> Iterator[Result]:
 
 
 def check(
-    head: Annotated[str | None, typer.Option(help="Draft head to read: folder or hub repository.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target model that the head must fit.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Draft head to read: folder, hub repository or builtin:NAME.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target that the head must fit: folder, hub repository or builtin.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results there, too.")] = None,
 ) -> None:
     """Check environment, SGLang and, if given, a head and its target. Exit status 1 if a line fails."""

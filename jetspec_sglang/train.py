@@ -45,9 +45,10 @@ def train(
     jetspec train --stage fit --config FILE.
     """
     spin_little()  # before torch is loaded
-    from jetspec_sglang.drafters.training.config import BUILTIN, load_config
+    from jetspec_sglang.drafters.training.config import load_config
     from jetspec_sglang.drafters.training.errors import TrainError
 
+    from .builtin import BUILTIN
     from .builtin.target import BuiltinTargetError, builtin_target
 
     console = Console()

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from jetspec_sglang.builtin import BUILTIN
+
 from ..head_config import CorrectorConfig
 from .errors import TrainError
 
-BUILTIN = "builtin"
 FolderPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 

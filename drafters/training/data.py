@@ -18,7 +18,9 @@ from typing import Any, cast
 
 import torch
 
-from .config import BUILTIN, TrainConfig
+from jetspec_sglang.builtin import BUILTIN
+
+from .config import TrainConfig
 from .disk import require_space
 from .errors import TrainError
 from .generate import Generator

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from jetspec_sglang.builtin import BUILTIN
+
 from . import prompts
-from .config import BUILTIN
 from .errors import TrainError
 
 SELF_WRITTEN = 0.4  # share of built-in prompts that the target itself writes; the others come from templates

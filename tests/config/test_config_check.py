@@ -58,6 +58,12 @@ def test_json_holds_the_same(few_checks, tmp_path):
     }
 
 
+def test_builtin_head_and_target_go_by_name(few_checks):
+    done = runner.invoke(cli.app, ["check", "--head", "builtin:gru", "--target", "builtin"])
+    assert done.exit_code == 0, done.output
+    assert "hidden size, vocabulary and layers agree" in done.output
+
+
 def test_missing_head_and_target_fail(few_checks):
     done = runner.invoke(cli.app, ["check", "--head", "/no/head", "--target", "/no/target"])
     assert done.exit_code == 1
