@@ -43,8 +43,14 @@ HEADS = {
     "spec_block, one forward, sync": lambda folder: tiny.tiny_spec_block_head(folder, seed=3, positions=5),
 }
 
+# What these do, others do too, each with something else beside it.
+ALONE = ("diffusion", "treeflash", "autoregressive, target's lm_head")
 
-@pytest.fixture(scope="module", params=HEADS)
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(head, marks=pytest.mark.matrix if head in ALONE else ()) for head in HEADS],
+)
 def drafted(request, serve, tmp_path_factory):
     """(server, oracle). The drafter's name is not given: the head says it."""
     target = str(tiny.tiny_target(tmp_path_factory.mktemp("target"), layers=4))

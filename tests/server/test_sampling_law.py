@@ -21,12 +21,12 @@ TEMPERATURE, TOP_K = 1.0, 4
 SAMPLES = 600
 
 
-# By what they draft from: rows by path and texts together, blocks, texts alone, another layer. Shared rows are in
-# test_acceptance_law.py.
+# By what they draft from: rows by path and texts together, blocks; then texts alone, another layer, and shared rows,
+# which are in test_acceptance_law.py too.
 DRAFTERS = (
     "gru and grafts",
     "spec_block",
-    "suffix",
+    pytest.param("suffix", marks=pytest.mark.matrix),
     pytest.param("autoregressive", marks=pytest.mark.matrix),
     pytest.param("causal", marks=pytest.mark.matrix),
 )

@@ -31,8 +31,8 @@ def flags(models, kind: str) -> tuple[str, ...]:
 @pytest.fixture(
     scope="module",
     params=[
-        *("suffix", "suffix sync", "suffix adaptive", "suffix bandit"),
-        *("graft", "graft sync", "graft adaptive"),
+        *("suffix", "suffix sync bandit", "graft sync", "graft adaptive"),
+        *(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("suffix adaptive", "graft")),
     ],
 )
 def server(request, serve, models):
