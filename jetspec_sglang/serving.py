@@ -27,13 +27,13 @@ class ServerError(RuntimeError):
 def free_port() -> int:
     """A TCP port on loopback that nobody listens on now, below those that systems give away by themselves.
 
-    A server listens half a minute after it was told its port; until then a connection of any process could
-    take a port of the system's own range (from 32768 on Linux, 49152 elsewhere). SGLang draws from 22000 up.
+    A server listens half a minute or more after its port was drawn; until then a connection of any process
+    could take a port of the system's own range (from 32768 on Linux, 49152 elsewhere). SGLang draws from 22000 up.
 
     Raises ServerError if 64 ports in a row are taken.
     """
     for _ in range(64):
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((HOST, 10_000 + secrets.randbelow(12_000)))
             return probe.getsockname()[1]
     raise ServerError(f"There is no free TCP port between 10000 and 21999 on {HOST}.")
@@ -77,7 +77,13 @@ class Server:
         return self
 
     def launch(self) -> None:
-        """Start the process and return at once; `wait` or `ready` tell when it generates."""
+        """Start the process and return at once; `wait` or `ready` tell when it generates.
+
+        Raises ServerError if something listens on its port already, whose answers would be taken for its own.
+        """
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, self.port)) == 0:
+                raise ServerError(f"Port {self.port} on {HOST} is in use; give another one.")
         with self.log.open("wb") as log, _unhurried():
             self._process = subprocess.Popen(
                 [sys.executable, *self.program, *self.args],
@@ -99,12 +105,11 @@ class Server:
 
     def ready(self) -> bool:
         """Does it generate now? Raises ServerError if its process has ended."""
-        if self._healthy():
-            return True
-        if not self.alive():
+        healthy = self._healthy()
+        if not self.alive():  # whoever answered
             status = self._process.returncode if self._process else None
             raise ServerError(f"The server ended with status {status}.\n{self.tail()}")
-        return False
+        return healthy
 
     def _healthy(self) -> bool:
         try:

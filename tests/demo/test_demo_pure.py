@@ -211,19 +211,40 @@ def test_no_free_port_is_one_sentence(monkeypatch):
         serving.free_port()
 
 
-def test_free_ports_are_none_of_the_systems_own():
-    with serving.socket.socket() as listener:
-        listener.bind((serving.HOST, 0))
-        systems_own = listener.getsockname()[1]
+def test_free_ports_lie_below_the_systems_own():
     ports = [serving.free_port() for _ in range(100)]
-    assert max(ports) < 22_000 <= systems_own
+    assert min(ports) >= 10_000
+    assert max(ports) < 22_000
     assert len(set(ports)) > 90
 
 
-def test_a_port_in_use_is_not_free(monkeypatch):
-    draws = iter([1, 1, 2, *range(10, 100)])
-    monkeypatch.setattr(serving.secrets, "randbelow", lambda bound: next(draws))
-    with serving.socket.socket() as listener:
-        listener.bind((serving.HOST, 10_001))
-        listener.listen()
-        assert serving.free_port() == 10_002
+@pytest.fixture
+def listener():
+    with serving.socket.socket() as opened:
+        opened.bind((serving.HOST, serving.free_port()))
+        opened.listen()
+        yield opened
+
+
+def test_a_port_in_use_is_not_free(monkeypatch, listener):
+    taken, draw = listener.getsockname()[1], serving.secrets.randbelow
+    draws = [taken - 10_000] * 2
+    monkeypatch.setattr(serving.secrets, "randbelow", lambda bound: draws.pop() if draws else draw(bound))
+    assert serving.free_port() != taken
+    assert not draws
+
+
+def test_a_server_is_not_started_where_another_answers(listener):
+    with pytest.raises(serving.ServerError, match="in use; give another one"):
+        serving.Server([], port=listener.getsockname()[1]).launch()
+
+
+def test_a_dead_server_is_not_ready_though_another_answers_on_its_port(monkeypatch):
+    server = serving.Server([], program=("-c", "raise SystemExit(3)"))
+    server.launch()
+    server._process.wait()
+    monkeypatch.setattr(server, "_healthy", lambda: True)
+    with pytest.raises(serving.ServerError, match="ended with status 3"):
+        server.ready()
+    server.stop()
+    server.log.unlink()
