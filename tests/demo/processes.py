@@ -4,8 +4,7 @@ import time
 from pathlib import Path
 
 import psutil
-
-PATIENCE = 90  # seconds; on a busy machine Python alone takes ten to start
+from patience import PATIENCE
 
 
 def server_pids(folder: Path) -> list[int]:

@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from processes import PATIENCE, alive, server_pids, wait_for_servers
+from patience import PATIENCE
+from processes import alive, server_pids, wait_for_servers
 
 
 def test_demo_writes_its_numbers(start, tmp_path):

@@ -5,7 +5,8 @@ import re
 
 import pytest
 import requests
-from processes import PATIENCE, server_pids
+from patience import PATIENCE
+from processes import server_pids
 from rich.console import Console
 
 from jetspec_sglang.client import jetspec_state, post, server_info

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from patience import PATIENCE
 from valid_run import any_run, valid_run
 
 from jetspec_sglang.loadtest import runner
@@ -180,7 +181,7 @@ def locust(*words: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def wait_for(condition, seconds: float = 60):
+def wait_for(condition, seconds: float = PATIENCE):
     """What `condition` returns, once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -200,7 +201,7 @@ def test_locust_with_master_and_workers(tmp_path, start_fake_llm):
         *(locust("--worker", "--master-port", port) for _ in range(2)),
     ]
     for process in processes:
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     done, rows = read_run(tmp_path), read_requests(tmp_path)
     assert done.workers == 2
     parities = {int(row.id.split(".")[0]) % 2 for row in rows}
@@ -223,7 +224,7 @@ def test_locusts_page(tmp_path, start_fake_llm):
         assert answer(url)
     finally:
         server.terminate()
-        server.wait(90)
+        server.wait(PATIENCE)
     assert read_run(tmp_path).config["rate"] == 10
     assert len(read_requests(tmp_path)) == 30
 
@@ -240,7 +241,7 @@ def test_a_stopped_run_keeps_its_records_and_says_so(tmp_path, start_fake_llm):
     process = locust("--headless", "--users", "10", "--folder", str(tmp_path), *settings.arguments())
     wait_for(lambda: (tmp_path / REQUESTS).exists() and (tmp_path / REQUESTS).stat().st_size > 0)
     process.terminate()
-    process.wait(90)
+    process.wait(PATIENCE)
     done, rows = read_run(tmp_path), read_requests(tmp_path)
     assert not done.valid
     assert done.reasons[0] == "It was stopped before its end."

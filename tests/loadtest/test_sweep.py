@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from patience import PATIENCE
 
 from jetspec_sglang.loadtest.report_summary import STUDY, cell_folder, summarise_study
 from jetspec_sglang.loadtest.sweep_config import read_config
 
 DRIVER = Path(__file__).with_name("sweep_driver.py")
-PATIENCE = 90  # seconds; on a busy machine Python alone takes ten to start
 FAST, SLOW = ["--pace", "0.004"], ["--pace", "0.008"]
 CONFIG = {
     "title": "fakes",
