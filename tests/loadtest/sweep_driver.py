@@ -1,6 +1,7 @@
 """`sweep_driver.py CONFIG OUT`: a sweep over fake servers, in a process of its own that a test can kill.
 
-A server's flags are options of `fake_llm.py`. Its process id is appended to OUT.pids, as `NAME PID`.
+A server's flags are options of `fake_llm.py`. Its process id is appended to OUT.pids. What happens is printed, a
+line each; behind `answered` the sweep waits for a line from the test, so that a signal falls into a run.
 """
 
 import os
@@ -37,6 +38,7 @@ class FakeServer:
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
         with self.pids.open("a") as file:
             file.write(f"{self.process.pid}\n")
+        print("up", self.process.pid, flush=True)
 
     def ready(self) -> bool:
         if self.process.poll() is not None:
@@ -57,6 +59,7 @@ class Fakes:
         for server in servers:
             server.process.kill()
             server.process.wait()
+            print("down", server.pid, flush=True)
             server.process = None
 
 
@@ -72,6 +75,7 @@ class Printing:
     def progress(self, progress: Progress) -> None:
         if progress.completed:
             print("answered", flush=True)
+            sys.stdin.readline()
 
     def event(self, text: str) -> None:
         print("event", text, flush=True)
