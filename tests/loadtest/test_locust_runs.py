@@ -109,7 +109,7 @@ def test_too_slow_is_failed(tmp_path, start_fake_llm):
     assert len(rows) == 15
     for row in rows:
         assert row.error == "not complete after 0.5 s"
-        assert row.end_s - row.start_s == pytest.approx(0.5, abs=0.1)
+        assert 0.49 < row.end_s - row.start_s < 1.5
 
 
 def test_a_late_generator_makes_the_run_invalid(tmp_path, start_fake_llm, monkeypatch):
@@ -150,8 +150,8 @@ def test_frontend_program(tmp_path, start_fake_llm):
     found = summarise(rows, done)
     assert found["completed"] == 12
     assert found["failed"] == 6
-    assert found["ttft_s"]["p50"]["value"] == pytest.approx(0.5, abs=0.02)
-    assert found["tpot_s"]["p50"]["value"] == pytest.approx(0.01, rel=0.02)
+    assert found["ttft_s"]["p50"]["value"] == pytest.approx(0.5, abs=0.1)
+    assert found["tpot_s"]["p50"]["value"] == pytest.approx(0.01, rel=0.2)
     assert found["tau"]["value"] == 4
 
 
