@@ -10,12 +10,12 @@ def generate(url: str, text: str = "", timeout: float = 10) -> list[dict]:
 
 
 def test_events_come_with_growing_times(start_fake_llm):
-    url = start_fake_llm(prefill=0.05, pace=0.02)
+    url = start_fake_llm(prefill=0.05, pace=0.1)
     body = {"text": "", "sampling_params": {"max_new_tokens": 5}}
     times = [now for now, _ in events(url + "/generate", body, 10)]
     assert len(times) == 5
     assert times == sorted(times)
-    assert times[-1] - times[0] == pytest.approx(0.08, abs=0.03)
+    assert times[-1] - times[0] == pytest.approx(0.4, abs=0.2)  # of a busy machine
 
 
 def test_every_address_of_a_host_is_tried(start_fake_llm):
