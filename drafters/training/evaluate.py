@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -36,20 +36,33 @@ WIDTH = 16  # candidates a node
 GROUP = 32  # anchors a forward
 
 
-@dataclass
-class Tally:
-    """Replayed rounds of one way of drafting."""
+class Replay:
+    """Rounds of one way of drafting, up to `depth` tokens each."""
 
-    rounds: int = 0
-    tokens: int = 0
+    def __init__(self, depth: int) -> None:
+        self.depth, self.counts = depth, [0] * (depth + 1)  # rounds by how many drafts they accept
 
-    def replay(self, accepted: list[int], block_size: int) -> None:
-        """accepted[i]: drafts accepted in a round anchored at the i-th response token."""
+    def add(self, accepted: list[int]) -> None:
+        """A response; accepted[i]: drafts accepted in a round anchored at its i-th token."""
         at = 0
-        while at + block_size <= len(accepted) + 1:
-            self.rounds += 1
-            self.tokens += accepted[at] + 1
+        while at + self.depth <= len(accepted):
+            self.counts[accepted[at]] += 1
             at += accepted[at] + 1
+
+    @property
+    def rounds(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def reached(self) -> list[float]:
+        """Share of rounds that accept at least 1, 2, ... drafts; zeros without a round."""
+        behind = [sum(self.counts[least:]) for least in range(1, self.depth + 1)]
+        return [count / max(1, self.rounds) for count in behind]
+
+    @property
+    def tau(self) -> float:
+        """Tokens committed a round, the target's own one included."""
+        return 1 + sum(self.reached)
 
 
 @torch.no_grad()
@@ -66,17 +79,18 @@ def evaluate(
     None goes over all of them. embedding and lm_head [V, H] are the target's; matmuls run in the lm_head's dtype.
 
     Returns ``accuracy`` (top-1 a depth, the tokens before it being true), ``tau_chain``, ``tau_tree16``,
-    ``tau_tree64`` and ``tokens``.
+    ``tau_tree64``, for the same three ``reached_...`` (share of rounds that accept at least 1, 2, ... drafts, whose
+    sum is τ - 1), and ``tokens``.
     """
     depth = head.config.block_size - 1
-    tallies = {name: Tally() for name in ("chain", *(f"tree{n}" for n in BUDGETS))}
+    replays = {name: Replay(depth) for name in ("chain", *(f"tree{n}" for n in BUDGETS))}
     hits, seen, done = torch.zeros(depth), torch.zeros(depth), 0
     for ref in random.Random(0).sample(refs, len(refs)):  # a part must not be all of one kind
         if tokens is not None and done >= tokens:
             break
         [sequence] = read([ref])
         done += len(sequence.anchors())
-        accepted: dict[str, list[int]] = {name: [] for name in tallies}
+        accepted: dict[str, list[int]] = {name: [] for name in replays}
         for anchors in torch.tensor(list(sequence.anchors())).split(GROUP):
             device = lm_head.device.type
             with torch.autocast(device, torch.bfloat16, enabled=lm_head.dtype == torch.bfloat16):
@@ -89,9 +103,14 @@ def evaluate(
             for budget in BUDGETS:
                 accepted[f"tree{budget}"] += accepted_in_tree(tree.prefix(budget), truth).tolist()
         for name, counts in accepted.items():
-            tallies[name].replay(counts, depth + 1)
-    taus = {f"tau_{name}": round(t.tokens / max(1, t.rounds), 4) for name, t in tallies.items()}
-    return {**taus, "accuracy": [round(x, 4) for x in (hits / seen.clamp_min(1)).tolist()], "tokens": done}
+            replays[name].add(counts)
+    taus = {f"tau_{name}": round(replay.tau, 4) for name, replay in replays.items()}
+    reached = {f"reached_{name}": _rounded(replay.reached) for name, replay in replays.items()}
+    return {**taus, "accuracy": _rounded((hits / seen.clamp_min(1)).tolist()), **reached, "tokens": done}
+
+
+def _rounded(shares: list[float]) -> list[float]:
+    return [round(share, 4) for share in shares]
 
 
 def draft(

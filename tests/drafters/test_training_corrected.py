@@ -165,6 +165,7 @@ def test_head_and_corrector_learn_a_text_by_heart_together(kind, drafter, target
     result = fit.run(config, target_folder)
     assert result["accuracy"] == [1.0, 1.0, 1.0, 1.0]
     assert result["tau_chain"] == result["tau_tree16"] == 5.0
+    assert result["reached_chain"] == result["reached_tree16"] == [1.0, 1.0, 1.0, 1.0]
     assert "together with the head" in (export(config) / "README.md").read_text()
 
 

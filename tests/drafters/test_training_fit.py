@@ -160,6 +160,7 @@ def test_overfits_one_sequence(target_folder, tmp_path, kind):
     result = fit.run(config, target_folder)
     assert result["accuracy"] == [1.0, 1.0, 1.0, 1.0]
     assert result["tau_chain"] == result["tau_tree16"] == 5.0
+    assert result["reached_chain"] == result["reached_tree16"] == [1.0, 1.0, 1.0, 1.0]
     losses = [record["loss"] for record in curve(config) if "loss" in record]
     assert losses[-1] < losses[0] / 10
 

@@ -12,7 +12,7 @@ from jetspec_sglang.drafters.causal_head import CausalParallelHead, block_mask
 from jetspec_sglang.drafters.training import flex as flex_module
 from jetspec_sglang.drafters.training.batch import collate, sample_anchors
 from jetspec_sglang.drafters.training.errors import TrainError
-from jetspec_sglang.drafters.training.evaluate import Tally, accepted_in_tree, draft, truth_table
+from jetspec_sglang.drafters.training.evaluate import Replay, accepted_in_tree, draft, truth_table
 from jetspec_sglang.drafters.training.shards import Folder, Shard, TopK, plan
 from jetspec_sglang.drafters.training.student import Student
 from jetspec_sglang.tree import DraftProposal, build_tree
@@ -166,10 +166,13 @@ def test_a_shard_without_metadata_is_refused(tmp_path):
 
 
 def test_replay_visits_rounds_as_a_server_would():
-    tally = Tally()
+    replay = Replay(depth=3)
+    assert (replay.tau, replay.reached) == (1, [0, 0, 0])
     # Response of 8 tokens: the round at 0 accepts 2, the next is at 3 and accepts 0, the last full one at 4.
-    tally.replay([2, 9, 9, 0, 1, 0, 0], block_size=4)
-    assert (tally.rounds, tally.tokens) == (3, 3 + 1 + 2)
+    replay.add([2, 9, 9, 0, 1, 0, 0])
+    assert replay.rounds == 3
+    assert replay.reached == pytest.approx([2 / 3, 1 / 3, 0])
+    assert replay.tau == pytest.approx((3 + 1 + 2) / 3)
 
 
 def test_accepted_in_tree_counts_leading_true_tokens(sequences):

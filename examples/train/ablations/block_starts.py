@@ -24,7 +24,7 @@ from jetspec_sglang.drafters.training.evaluate import (
     BUDGETS,
     GROUP,
     WIDTH,
-    Tally,
+    Replay,
     accepted_in_tree,
     truth_table,
 )
@@ -57,13 +57,13 @@ def main(place: str, features: str, tokens: int) -> None:
     ranks, depth = head.rank_head.weight.clone(), head.config.block_size - 1
     shards = Folder(Path(features))
     refs = shards.refs(shards.names("heldout"))
-    tallies = {(way, budget): Tally() for way in (ANY, LAST, UNRANKED) for budget in BUDGETS}
+    replays = {(way, budget): Replay(depth) for way in (ANY, LAST, UNRANKED) for budget in BUDGETS}
     replayed = 0
     for ref in random.Random(0).sample(refs, len(refs)):
         if replayed >= tokens:
             break
         text = ref.shard.read(ref.index)
-        counts: dict[tuple[str, int], list[int]] = {case: [] for case in tallies}
+        counts: dict[tuple[str, int], list[int]] = {case: [] for case in replays}
         for anchors in torch.tensor(list(text.anchors())).split(GROUP):
             truth = truth_table(text, anchors, depth)
             for way in (ANY, LAST, UNRANKED):
@@ -74,11 +74,11 @@ def main(place: str, features: str, tokens: int) -> None:
                 for budget in BUDGETS:
                     counts[way, budget] += accepted_in_tree(grown.prefix(budget), truth).tolist()
         for case, each in counts.items():
-            tallies[case].replay(each, depth + 1)
+            replays[case].add(each)
         replayed += len(text.anchors())
-    for (way, budget), tally in tallies.items():
+    for (way, budget), replay in replays.items():
         row = {"head": place, "blocks": way, "nodes": budget, "tokens": replayed}
-        print(json.dumps(row | {"rounds": tally.rounds, "tau": round(tally.tokens / tally.rounds, 4)}))
+        print(json.dumps(row | {"rounds": replay.rounds, "tau": round(replay.tau, 4)}))
 
 
 if __name__ == "__main__":
