@@ -13,7 +13,7 @@ import torch
 
 from .sampling import TargetChoice, accept, path_dependent
 from .target_law import target_law
-from .tree import Acceptance, RandomDice, TokenTree, accept_rejection, accept_traversal
+from .tree import Acceptance, RandomDice, TokenTree, accept_rejection, accept_traversal, host_values
 from .tree_settings import TreeSettings
 
 RULES = {"rejection": accept_rejection, "traversal": accept_traversal}
@@ -84,12 +84,12 @@ def accept_each(
     parts, order = [], []
     for rule in dict.fromkeys(rules):
         rows = [row for row, own in enumerate(rules) if own == rule]
-        index = torch.tensor(rows, device=logits.device)
+        index = host_values(rows, logits.device)
         alone = None if single is None else single[index]
         part = (tree.rows(index), logits[index], positions[index], SamplingRows.of(info, index))
         parts.append(_accept(rule, *part, max_depth, alone))
         order += rows
-    back = torch.tensor(order, device=logits.device).argsort()
+    back = host_values(order, logits.device).argsort()
     columns = zip(*((part.path, part.lengths, part.tokens) for part in parts), strict=True)
     return Acceptance(*(torch.cat(column)[back] for column in columns))
 

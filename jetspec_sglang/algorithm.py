@@ -35,7 +35,9 @@ class JetSpecAlgo(CustomSpecAlgo):
     def create_future_map(
         self, device, req_to_token_pool, needs_cpu_seq_lens: bool = True, needs_confidence_relay: bool = False
     ) -> FutureMap:
-        return FutureMap(device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay)
+        # The worker needs lengths on the host whatever attention backend runs: they say how large a tree's mask is,
+        # and the budget's costs depend on them.
+        return FutureMap(device, self, req_to_token_pool, True, needs_confidence_relay)
 
     def get_num_tokens_per_req_for_target_verify(self, num_draft_tokens: int, is_draft_worker: bool) -> int:
         """N tree nodes for the target, the rows of its forward for the drafter."""

@@ -15,6 +15,7 @@ from .tree import (
     drafting_law,
     draw_tree,
     drawable,
+    host_values,
     scoring_policy,
 )
 from .tree_settings import TreeSettings
@@ -51,7 +52,7 @@ def build_trees(
         top_ps=info.top_ps if info.need_top_p_sampling else None,
         min_ps=info.min_ps if info.need_min_p_sampling else None,
     )
-    mask = torch.tensor([drawn(own) for own in settings], device=anchors.device)
+    mask = host_values([drawn(own) for own in settings], anchors.device)
     logprobs = torch.where(mask[:, None, None], drawable(proposal, law).logprobs, proposal.logprobs)
     rows = replace(proposal, logprobs=logprobs)
     shape = _build_by_kind(rows, anchors, settings, budget)
@@ -89,7 +90,7 @@ def grow_trees(
             scoring=own.scoring,
             budgets=None if min(sizes) == budget else sizes,
         )
-        parts.append(tree if len(kinds) == 1 else tree.rows(torch.tensor(rows, device=anchors.device)))
+        parts.append(tree if len(kinds) == 1 else tree.rows(host_values(rows, anchors.device)))
     return in_request_order(parts, kinds)
 
 
@@ -101,7 +102,7 @@ def _build_by_kind(
         return _build(proposal, anchors, settings, budget)
     parts = []
     for rows in kinds:
-        index = torch.tensor(rows, device=anchors.device)
+        index = host_values(rows, anchors.device)
         parts.append(_build(proposal.rows(index), anchors[index], [settings[row] for row in rows], budget))
     return in_request_order(parts, kinds)
 
@@ -118,7 +119,7 @@ def in_request_order(parts: list[TokenTree], kinds: list[list[int]]) -> TokenTre
     """One batch of trees from those of each kind."""
     if len(parts) == 1:
         return parts[0]
-    order = torch.tensor([row for rows in kinds for row in rows], device=parts[0].tokens.device)
+    order = host_values([row for rows in kinds for row in rows], parts[0].tokens.device)
     return TokenTree.cat(parts).rows(order.argsort())
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch
 
-from jetspec_sglang.tree import NONE, Acceptance, TokenTree, follow, walk
+from jetspec_sglang.row_parts import in_parts
+from jetspec_sglang.tree import NONE, Acceptance, TokenTree, follow, host_values, walk
 
 
 class TargetChoice:
@@ -44,21 +45,27 @@ class TargetChoice:
             return parameter.repeat_interleave(per_request, 0)
 
         info = self.info
-        probs = (logits / of_row(info.temperatures)).softmax(-1)
+        temperatures = of_row(info.temperatures)
+        top_ks, top_ps, min_ps = (of_row(parameter) for parameter in (info.top_ks, info.top_ps, info.min_ps))
         seed = None if info.sampling_seed is None else of_row(info.sampling_seed)
         plain = not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling)
-        if plain and seed is None:
-            return torch.multinomial(probs, 1)[:, 0]
-        return top_k_top_p_min_p_sampling_from_probs_torch(
-            probs,
-            of_row(info.top_ks),
-            of_row(info.top_ps),
-            of_row(info.min_ps),
-            info.need_min_p_sampling,
-            seed,
-            positions,
-            max_top_k=info.max_top_k,
-        ).to(torch.int64)
+
+        def drawn(part: slice) -> torch.Tensor:
+            probs = (logits[part] / temperatures[part]).softmax(-1)
+            if plain and seed is None:
+                return torch.multinomial(probs, 1)[:, 0]
+            return top_k_top_p_min_p_sampling_from_probs_torch(
+                probs,
+                top_ks[part],
+                top_ps[part],
+                min_ps[part],
+                info.need_min_p_sampling,
+                None if seed is None else seed[part],
+                positions[part],
+                max_top_k=info.max_top_k,
+            ).to(torch.int64)
+
+        return in_parts(drawn, *logits.shape)
 
 
 def apply_logit_rules(logits: torch.Tensor, info) -> None:
@@ -90,7 +97,7 @@ def path_free_rows(reqs, device: torch.device) -> torch.Tensor | None:
     them exact.
     """
     rows = [path_dependent(req.sampling_params) for req in reqs]
-    return torch.tensor(rows, device=device) if any(rows) else None
+    return host_values(rows, device) if any(rows) else None
 
 
 def accept(tree: TokenTree, choice: TargetChoice, max_depth: int, single: torch.Tensor | None) -> Acceptance:

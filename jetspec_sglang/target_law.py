@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch
 
+from .row_parts import in_parts
 from .tree import TargetLaw
 
 HEAD = 256  # sorting a vocabulary takes longer on a CPU than the target's forward
@@ -24,19 +25,27 @@ def target_law(logits: torch.Tensor, info: Any) -> TargetLaw:
         asked = logits
         if nodes is not None:
             asked = logits[torch.arange(len(nodes), device=nodes.device)[:, None], nodes]
-        probs = (asked / info.temperatures[:, :, None]).softmax(-1)
-        if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
-            return probs
-        return _filtered(probs.flatten(0, 1), info, asked.shape[1]).view(asked.shape)
+        temperatures, top_ks, top_ps, min_ps = (
+            parameter.repeat_interleave(asked.shape[1], 0)  # for each row
+            for parameter in (info.temperatures, info.top_ks, info.top_ps, info.min_ps)
+        )
+        flat = asked.flatten(0, 1)
+
+        def law(part: slice) -> torch.Tensor:
+            probs = (flat[part] / temperatures[part]).softmax(-1)
+            if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
+                return probs
+            return _filtered(probs, top_ks[part], top_ps[part], min_ps[part], info)
+
+        return in_parts(law, *flat.shape).view(asked.shape)
 
     return rows
 
 
-def _filtered(probs: torch.Tensor, info: Any, per_request: int) -> torch.Tensor:
-    """[R, V]: what top-k, top-p and min-p leave of each row; request r has the rows r*per_request…"""
-    top_ks, top_ps, min_ps = (
-        parameter.repeat_interleave(per_request) for parameter in (info.top_ks, info.top_ps, info.min_ps)
-    )
+def _filtered(
+    probs: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor, min_ps: torch.Tensor, info: Any
+) -> torch.Tensor:
+    """[R, V]: what top-k, top-p and min-p, one each a row, leave of it."""
     columns = _columns(probs, top_ps, info)
     weights, tokens = probs.topk(columns) if columns < probs.shape[1] else probs.sort(descending=True)
     _, kept, order, _ = top_k_top_p_min_p_sampling_from_probs_torch(

@@ -22,6 +22,7 @@ from .dry_run import measure_cost
 from .inputs import RoundState, TreeVerifyInput
 from .kv import SINK, commit_moves, move_committed, reserved_slots
 from .metrics import RoundMetrics
+from .refusals import Launch
 from .round_budget import FixedBudget, LoadBudget, Note, RoundBudget
 from .round_stats import RoundStats
 from .sampling import apply_logit_rules, path_free_rows
@@ -64,7 +65,7 @@ class JetSpecWorker(BaseSpecWorker):
             gpu_id=gpu_id,
             nccl_port=nccl_port,
             target_worker=target_worker,
-            attention_backend=view.speculative_draft_attention_backend or view.attention_backend,
+            attention_backend=Launch(view).draft_attention_backend,
         )
         self._draft_worker = self.source.worker
         self._capture = CaptureHiddenMode.FULL if self.source.taps else CaptureHiddenMode.NULL
@@ -184,7 +185,7 @@ class JetSpecWorker(BaseSpecWorker):
         stage = self.clock.stage
         anchors = batch.spec_info.bonus_tokens.to(torch.int64)
         committed = batch.seq_lens
-        context = (batch.seq_lens_sum or 0) // len(settings)
+        context = batch.seq_lens_sum // len(settings)
         table = self.runner.req_to_token_pool.req_to_token
         window = max(self.config.budget, self.source.slots)
         slots = reserved_slots(table, batch.req_pool_indices, committed, window)
@@ -279,10 +280,11 @@ class JetSpecWorker(BaseSpecWorker):
         logits_output,
     ) -> CommittedTokens:
         """Bring the accepted nodes' KV to the front of the window -> what the drafter is to take in."""
-        to, source = commit_moves(slots, accepted.path, accepted.lengths)
+        path = accepted.path[:, : slots.shape[1]]  # no longer than there are nodes: behind that is padding
+        to, source = commit_moves(slots, path, accepted.lengths)
         move_committed(self.runner.token_to_kv_pool, to, source)
-        columns = torch.arange(accepted.path.shape[1], device=slots.device)
-        nodes = accepted.path.clamp(min=0)
+        columns = torch.arange(path.shape[1], device=slots.device)
+        nodes = path.clamp(min=0)
         rows = nodes + torch.arange(len(slots), device=slots.device)[:, None] * slots.shape[1]
         positions = committed[:, None] + columns
         before = self._slots_before(requests, committed)

@@ -89,7 +89,13 @@ def tiny_head(
 
 
 def tiny_eagle_head(
-    folder: Path, *, seed: int = 0, draft_vocab: int | None = 128, block_size: int = 6, target_layers: int = 4
+    folder: Path,
+    *,
+    seed: int = 0,
+    draft_vocab: int | None = 128,
+    block_size: int = 6,
+    target_layers: int = 4,
+    head_dim: int = 16,
 ) -> Path:
     """A random autoregressive head for a `tiny_target` of four layers: it reads the outputs of the first three, and
     SGLang has no seam behind the last. `draft_vocab` None: the target's lm_head.
@@ -99,7 +105,7 @@ def tiny_eagle_head(
     torch.manual_seed(seed)
     config = AutoregressiveConfig(
         **SIZES,
-        head_dim=16,
+        head_dim=head_dim,
         block_size=block_size,
         max_position_embeddings=32,
         draft_vocab_size=draft_vocab,

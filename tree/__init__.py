@@ -12,6 +12,7 @@ from .accept import (
 from .accept_sampled import ACCEPTANCES, accept_rejection, accept_traversal, given, post_order
 from .build import EXPANSIONS, Expander, build_tree, build_tree_by_path
 from .dice import Dice, RandomDice
+from .host_values import host_values
 from .layout import ancestor_mask, full_mask, positions, retrieve_links
 from .missing_law import TargetLaw
 from .proposal import DraftProposal
@@ -49,6 +50,7 @@ __all__ = [
     "follow",
     "full_mask",
     "given",
+    "host_values",
     "positions",
     "post_order",
     "retrieve_links",

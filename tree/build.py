@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .build_heap import build_heap
 from .build_tensor import build_by_rows, build_tensor, usable
+from .host_values import host_values
 from .proposal import DraftProposal
 from .score import DEFAULT_SCORING, ScoredRows, score_rows, scoring_policy
 from .token_tree import TokenTree
@@ -107,7 +108,7 @@ def build_tree_by_path(
         return usable(score_rows(policy, proposal, range(level, level + 1)))
 
     tree = build_by_rows(row_of, anchors, budget, depth=depth, frontier=frontier or budget)
-    return tree if budgets is None else tree.shortened(torch.as_tensor(budgets, device=anchors.device))
+    return tree if budgets is None else tree.shortened(host_values(budgets, anchors.device))
 
 
 def _check_sizes(anchors: Tensor, budget: int, budgets: Sequence[int] | Tensor | None, batch: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from .build_eager import expand_all
 from .build_levels import NEVER, Growth, Levels, RowSource
 from .build_merge import Merge
+from .host_values import host_values
 from .score import ScoredRows
 from .token_tree import TokenTree
 
@@ -23,7 +24,7 @@ def build_tensor(
     tree = _grow_shared(rows, anchors, budget)
     if eager:
         tree = expand_all(tree, rows, budget)
-    return tree if sizes is None else tree.shortened(torch.as_tensor(sizes, device=anchors.device))
+    return tree if sizes is None else tree.shortened(host_values(sizes, anchors.device))
 
 
 def build_by_rows(row_of: RowSource, anchors: Tensor, budget: int, *, depth: int, frontier: int) -> TokenTree:

@@ -77,11 +77,13 @@ class TokenTree:
         )
 
     def to(self, device: torch.device) -> "TokenTree":
-        """The same trees there; a copy to an accelerator is not waited for."""
-        fields_there = (
-            getattr(self, field.name).to(device, non_blocking=True) for field in fields(TokenTree)
+        """The same trees there; a copy to an accelerator is not waited for, one to the host is."""
+        if self.tokens.device == device:
+            return self
+        queued = device.type != "cpu"  # the host would read what has not arrived
+        return TokenTree(
+            *(getattr(self, each.name).to(device, non_blocking=queued) for each in fields(TokenTree))
         )
-        return self if self.tokens.device == device else TokenTree(*fields_there)
 
     def rows(self, index: Tensor) -> "TokenTree":
         """The trees of requests `index` [B'] int64."""

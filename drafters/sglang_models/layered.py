@@ -28,8 +28,9 @@ class LayeredModel(DFlashDraftModel):
         super().__init__(config, quant_config, prefix)
         self._target_embedding: list[nn.Module] = []  # in a list: its parameters are not ours
         for layer in self.layers:
-            # The fused table kernel is Triton; without it the module takes the plain operations.
-            layer.self_attn.use_table_qk_norm_rope &= torch.cuda.is_available()
+            # The fused table kernel is Triton, for powers of two; without it the module takes the plain operations.
+            size = layer.self_attn.head_dim
+            layer.self_attn.use_table_qk_norm_rope &= torch.cuda.is_available() and size & (size - 1) == 0
 
     def share(self, embedding: nn.Module, lm_head: Any) -> None:
         """Take the target's modules; the lm_head is for what a head has beside its layers."""

@@ -66,7 +66,8 @@ ENGINE = (
     Refusal(
         "page size",
         above_one("page_size"),
-        "--page-size {it.args.page_size} is not supported yet; use --page-size 1.",
+        "--page-size {it.args.page_size} is not supported yet; use --page-size 1, and where SGLang has set it for an "
+        "attention backend of its own choice, --attention-backend flashinfer.",
     ),
     Refusal(
         "decode graphs",

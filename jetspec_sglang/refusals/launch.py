@@ -54,6 +54,19 @@ class Launch:
         return {name for name in named if name}
 
     @property
+    def draft_attention_backend(self) -> str | None:
+        """What the drafter runs on: as the target's verify, unless the user says otherwise."""
+        return (
+            self.get("speculative_draft_attention_backend")
+            or self.get("decode_attention_backend")
+            or self.get("attention_backend")
+        )
+
+    @property
+    def draft_kv_dtype(self) -> str:
+        return str(self.get("speculative_draft_kv_cache_dtype") or self.get("kv_cache_dtype") or "auto")
+
+    @property
     def unsupported_backends(self) -> str:
         """The attention backends that can't mask a tree, as text."""
         from .engine import CPU_BACKEND, CUDA_BACKENDS
@@ -138,6 +151,18 @@ class Launch:
         except checkpoint.HeadError as error:
             return str(error)
         return None
+
+    @cached_property
+    def drafts_in_levels(self) -> bool:
+        """Whether the head runs once for each level of a tree, over rows behind those of the levels before."""
+        if self.head_folder is None or self.head_unreadable:
+            return False
+        from jetspec_sglang.drafters import checkpoint
+
+        try:
+            return checkpoint.read_head_config(self.head_folder).drafter == "autoregressive"
+        except checkpoint.HeadError:  # `head_problem` says why
+            return False
 
     @cached_property
     def head_problem(self) -> str | None:

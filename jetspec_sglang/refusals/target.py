@@ -84,4 +84,16 @@ HEAD = (
         lambda it: it.head_problem,
         "{it.head_problem}; give --speculative-draft-model-path a head made for this target.",
     ),
+    Refusal(
+        "drafting in levels on Triton",
+        lambda it: it.device == "cuda" and it.draft_attention_backend == "triton" and it.drafts_in_levels,
+        "an autoregressive head hides other branches by a mask over earlier rows, which attention backend triton "
+        "ignores; give --speculative-draft-attention-backend flashinfer.",
+    ),
+    Refusal(
+        "features beside fp8 KV",
+        lambda it: it.drafts_in_levels and it.draft_kv_dtype.startswith("fp8"),
+        "an autoregressive head keeps features whose memory is counted as KV of 16 bits; give "
+        "--speculative-draft-kv-cache-dtype bfloat16.",
+    ),
 )

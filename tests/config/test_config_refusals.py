@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from jetspec_sglang import refusals, tree_settings
+from jetspec_sglang.builtin.head import builtin_head
 from jetspec_sglang.refusals import TABLE, Launch, UnsupportedError, launch, refuse_unsupported, unsupported
 from jetspec_sglang.refusals.request import problem
 from jetspec_sglang.tree_settings import TreeSettings
@@ -141,6 +142,15 @@ TRIGGERS = {
     "head does not fit": [
         {"head_problem": "the head's hidden size 8 is not the target's 16; use its own head."}
     ],
+    "drafting in levels on Triton": [
+        {"drafts_in_levels": True, "attention_backend": "triton"},
+        {"drafts_in_levels": True, "decode_attention_backend": "triton"},
+        {"drafts_in_levels": True, "speculative_draft_attention_backend": "triton"},
+    ],
+    "features beside fp8 KV": [
+        {"drafts_in_levels": True, "kv_cache_dtype": "fp8_e4m3"},
+        {"drafts_in_levels": True, "speculative_draft_kv_cache_dtype": "fp8_e5m2"},
+    ],
 }
 
 
@@ -164,7 +174,7 @@ def test_every_row_has_a_trigger():
 )
 def test_row_applies_alone_and_says_what_to_do(start, monkeypatch, name, settings):
     settings = dict(settings)
-    for found in ("head_problem", "head_unreadable", "headless"):
+    for found in ("head_problem", "head_unreadable", "headless", "drafts_in_levels"):
         if found in settings:
             monkeypatch.setattr(Launch, found, settings.pop(found))
     problems = unsupported(start(**settings))
@@ -179,6 +189,22 @@ def test_nothing_applies_to_a_plain_start(start):
     assert unsupported(start()) == []
     assert unsupported(start(device="cpu", attention_backend="jetspec_cpu")) == []
     assert unsupported(start(attention_backend="triton", kv_cache_dtype="fp8_e5m2")) == []
+
+
+def test_a_head_that_drafts_in_levels_has_a_way_to_run(start, monkeypatch):
+    monkeypatch.setattr(Launch, "drafts_in_levels", True)
+    backends = {"attention_backend": "triton", "speculative_draft_attention_backend": "flashinfer"}
+    kv = {"kv_cache_dtype": "fp8_e4m3", "speculative_draft_kv_cache_dtype": "bfloat16"}
+    assert unsupported(start(**backends, **kv)) == []
+    assert unsupported(start(device="cpu", attention_backend="jetspec_cpu")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("autoregressive", True), ("causal", False), ("spec_block", False)]
+)
+def test_which_heads_draft_in_levels(name, found):
+    view = SimpleNamespace(speculative_draft_model_path=str(builtin_head(name)))
+    assert Launch(view).drafts_in_levels is found
 
 
 def test_all_problems_are_reported_together(start, monkeypatch):

@@ -15,19 +15,27 @@ def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("tiny")
     shape = {"head_dim": 64}
     return {
-        "target": str(tiny.tiny_target(folder / "target", **shape)),
-        "causal_parallel": str(tiny.tiny_head(folder / "head", **shape)),
-        "spec_block": str(tiny.tiny_spec_block_head(folder / "spec_block", target_layers=3, **shape)),
+        "target": str(tiny.tiny_target(folder / "target", layers=4, **shape)),
+        "causal_parallel": str(tiny.tiny_head(folder / "head", target_layers=4, **shape)),
+        "spec_block": str(tiny.tiny_spec_block_head(folder / "spec_block", target_layers=4, **shape)),
+        "autoregressive": str(tiny.tiny_eagle_head(folder / "autoregressive", **shape)),
     }
 
 
 @pytest.mark.parametrize("backend", ["flashinfer", "triton"])
 @pytest.mark.parametrize("budget", [2, 16, 64])
-@pytest.mark.parametrize("kind", ["causal_parallel", "spec_block"])
+@pytest.mark.parametrize(
+    "kind", ["causal_parallel", "causal_parallel, grafts", "spec_block", "autoregressive"]
+)
 def test_greedy_text_is_the_targets_own(models, backend, budget, kind):
     """bf16 logits of a random model are far apart, so rounding doesn't decide."""
     common = ("--model-path", models["target"], "--skip-tokenizer-init", "--attention-backend", backend)
-    head = ("--speculative-algorithm", "JETSPEC", "--speculative-draft-model-path", models[kind])
+    name, _, grafts = kind.partition(", ")
+    head = ("--speculative-algorithm", "JETSPEC", "--speculative-draft-model-path", models[name])
+    if grafts:
+        head += ("--jetspec-graft", "suffix")
+    if name == "autoregressive":  # its levels can't run on Triton
+        head += ("--speculative-draft-attention-backend", "flashinfer")
     params = {"temperature": 0, "max_new_tokens": 48, "ignore_eos": True}
     prompts = [[5 + (7 * i + j) % 480 for j in range(3 + 17 * i)] for i in range(8)]
     texts = []

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sampling_cases import SETTINGS, VOCAB, info, law
 
-from jetspec_sglang import acceptance, round_trees, target_law
+from jetspec_sglang import acceptance, round_trees, row_parts, target_law
 from jetspec_sglang.acceptance import accept_each, in_effect
 from jetspec_sglang.round_trees import build_trees, candidates
 from jetspec_sglang.tree import DraftProposal, SampledTree, build_tree
@@ -36,6 +36,21 @@ def test_the_law_is_what_sglang_samples_from(setting, head, monkeypatch):
     found /= found.sum(-1, keepdim=True)
     for row, of_node in zip(logits.flatten(0, 1), found.flatten(0, 1), strict=True):
         assert of_node.numpy() == pytest.approx(law(row, **setting).numpy(), abs=1e-6)
+
+
+def test_the_law_is_the_same_in_parts(monkeypatch):
+    """Each row keeps its own request's parameters, wherever a part begins."""
+    torch.manual_seed(0)
+    logits = torch.randn(3, 3, VOCAB)
+    asked = info((0.5, 1.0, 2.0), (3, 1 << 30, 5), (1.0, 0.6, 0.9), (0.1, 0.0, 0.05))
+    whole = target_law.target_law(logits, asked)
+    nodes = torch.tensor([[2, 0], [1, 1], [0, 2]])
+    expected = [whole(None), whole(nodes)]
+    for rows in (1, 2, 4, 5):
+        monkeypatch.setattr(row_parts, "PART_BYTES", rows * VOCAB * 4)
+        found = [whole(None), whole(nodes)]
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_a_sorted_head_is_used_only_where_the_rest_is_cut_off():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from sampling_cases import SETTINGS, VOCAB, info, law
 
+from jetspec_sglang import row_parts, sampling
 from jetspec_sglang.sampling import TargetChoice, accept, apply_logit_rules, path_free_rows
 from jetspec_sglang.tree import DraftProposal, build_tree
 
@@ -27,6 +28,25 @@ def test_drawn_tokens_follow_the_filtered_target(setting):
     live = expected > 0
     chi2 = ((counts - draws * expected)[live] ** 2 / (draws * expected[live])).sum()
     assert chi2 < 30, "p below 1e-4 for at most 7 degrees of freedom"
+
+
+@pytest.mark.parametrize("rows", [1, 7, 119])
+def test_drawn_in_parts_each_row_keeps_its_own_parameters(rows, monkeypatch):
+    def sampler(probs, *parameters, max_top_k):
+        """Stands in for SGLang's, whose seeded draws need a GPU: everything it is given, row by row."""
+        top_ks, top_ps, min_ps, _, seed, positions = parameters
+        return probs[:, 0].mul(100) + top_ks + 1e3 * top_ps + 1e4 * min_ps + 1e5 * seed + 1e6 * positions
+
+    monkeypatch.setattr(sampling, "top_k_top_p_min_p_sampling_from_probs_torch", sampler)
+    torch.manual_seed(0)
+    logits, positions = torch.randn(3, 40, VOCAB), torch.arange(120).view(3, 40)
+    seeds = torch.tensor([5, 6, 7])
+    asked = info((0.5, 1.0, 2.0), (3, 4, 5), (1.0, 0.6, 0.9), (0.1, 0.0, 0.2), sampling_seed=seeds)
+    choice = TargetChoice(logits, positions, asked)
+    whole = choice(None)
+    assert len(whole.unique()) == 120
+    monkeypatch.setattr(row_parts, "PART_BYTES", rows * VOCAB * 4)
+    assert torch.equal(choice(None), whole)
 
 
 def test_greedy_and_sampled_requests_share_a_batch():
