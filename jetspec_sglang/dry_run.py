@@ -101,7 +101,6 @@ def _batch(worker: JetSpecWorker, shape: RoundShape) -> ScheduleBatch:
         spec_algorithm=runner.spec_algorithm,
         seq_lens=lens.to(device),
         seq_lens_cpu=lens,
-        seq_lens_sum=int(lens.sum()),
         req_pool_indices=torch.arange(shape.batch, device=device),
         sampling_info=_GREEDY,
         spec_info=RoundState(torch.zeros(shape.batch, dtype=torch.int64, device=device)),

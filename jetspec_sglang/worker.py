@@ -185,6 +185,7 @@ class JetSpecWorker(BaseSpecWorker):
         stage = self.clock.stage
         anchors = batch.spec_info.bonus_tokens.to(torch.int64)
         committed = batch.seq_lens
+        batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())  # SGLang leaves it open when a batch changes
         context = batch.seq_lens_sum // len(settings)
         table = self.runner.req_to_token_pool.req_to_token
         window = max(self.config.budget, self.source.slots)

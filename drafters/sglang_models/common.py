@@ -37,10 +37,8 @@ def run_rows(
     level.input_ids = rows.draft_token
     level.out_cache_loc = slots.flatten()
     level.seq_lens = batch.seq_lens + drafted
-    if batch.seq_lens_cpu is not None:
-        level.seq_lens_cpu = batch.seq_lens_cpu + drafted
-    if batch.seq_lens_sum is not None:
-        level.seq_lens_sum = batch.seq_lens_sum + drafted * len(slots)
+    level.seq_lens_cpu = batch.seq_lens_cpu + drafted
+    level.seq_lens_sum = batch.seq_lens_sum + drafted * len(slots)
     forward_batch = ForwardBatch.init_new(
         level,
         runner,

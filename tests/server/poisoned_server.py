@@ -1,5 +1,7 @@
 """`sglang.launch_server` with NaN in every KV slot that holds nothing: unwritten ones, and freed ones at once.
 
+It also ends if the host takes a request for longer or shorter than it is.
+
 Started as a script, so that the scheduler's process, which SGLang spawns, imports it too.
 """
 
@@ -18,11 +20,27 @@ def poison(pool: CpuKVPool, slots) -> None:
         buffer[slots] = torch.nan
 
 
+def check_lengths() -> None:
+    """What a budget plans with, and sizes masks by: known before every verify, however the batch has changed."""
+    from jetspec_sglang.worker import JetSpecWorker
+
+    verify = JetSpecWorker._verify
+
+    def checked(self, verify_input, slots, batch):
+        assert torch.equal(batch.seq_lens_cpu, batch.seq_lens)
+        assert batch.seq_lens_sum == int(batch.seq_lens.sum())
+        return verify(self, verify_input, slots, batch)
+
+    JetSpecWorker._verify = checked
+
+
 def install() -> None:
     made, freed = CpuKVPool.__init__, TokenToKVPoolAllocator.free
 
     def init(self, *args, **kwargs) -> None:
         made(self, *args, **kwargs)
+        if not POOLS:
+            check_lengths()
         poison(self, slice(None))
         POOLS.append(self)
         print("poisoned a KV pool", flush=True)  # the test looks for it
