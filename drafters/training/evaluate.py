@@ -61,8 +61,8 @@ class Replay:
 
     @property
     def tau(self) -> float:
-        """Tokens committed a round, the target's own one included."""
-        return 1 + sum(self.reached)
+        """Tokens committed a round, the target's own one included; 0 without a round."""
+        return 1 + sum(self.reached) if self.rounds else 0.0
 
 
 @torch.no_grad()

@@ -155,7 +155,7 @@ ENGINE = (
         lambda it: (
             it.device == "cpu"
             and any(
-                str(it.get(f) or "auto").startswith("fp8")
+                "fp8" in str(it.get(f) or "auto")
                 for f in ("kv_cache_dtype", "speculative_draft_kv_cache_dtype")
             )
         ),

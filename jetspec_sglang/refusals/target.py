@@ -92,7 +92,7 @@ HEAD = (
     ),
     Refusal(
         "features beside fp8 KV",
-        lambda it: it.drafts_in_levels and it.draft_kv_dtype.startswith("fp8"),
+        lambda it: it.device == "cuda" and "fp8" in it.draft_kv_dtype and it.drafts_in_levels,
         "an autoregressive head keeps features whose memory is counted as KV of 16 bits; give "
         "--speculative-draft-kv-cache-dtype bfloat16.",
     ),

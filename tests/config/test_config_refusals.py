@@ -149,6 +149,7 @@ TRIGGERS = {
     ],
     "features beside fp8 KV": [
         {"drafts_in_levels": True, "kv_cache_dtype": "fp8_e4m3"},
+        {"drafts_in_levels": True, "kv_cache_dtype": "mxfp8"},
         {"drafts_in_levels": True, "speculative_draft_kv_cache_dtype": "fp8_e5m2"},
     ],
 }
@@ -205,6 +206,12 @@ def test_a_head_that_drafts_in_levels_has_a_way_to_run(start, monkeypatch):
 def test_which_heads_draft_in_levels(name, found):
     view = SimpleNamespace(speculative_draft_model_path=str(builtin_head(name)))
     assert Launch(view).drafts_in_levels is found
+
+
+def test_what_the_cpu_refuses_anyway_is_said_once(start, monkeypatch):
+    monkeypatch.setattr(Launch, "drafts_in_levels", True)
+    assert len(unsupported(start(device="cpu", attention_backend="triton"))) == 1
+    assert len(unsupported(start(device="cpu", attention_backend="jetspec_cpu", kv_cache_dtype="mxfp8"))) == 1
 
 
 def test_all_problems_are_reported_together(start, monkeypatch):

@@ -167,7 +167,7 @@ def test_a_shard_without_metadata_is_refused(tmp_path):
 
 def test_replay_visits_rounds_as_a_server_would():
     replay = Replay(depth=3)
-    assert (replay.tau, replay.reached) == (1, [0, 0, 0])
+    assert (replay.tau, replay.reached) == (0, [0, 0, 0])
     # Response of 8 tokens: the round at 0 accepts 2, the next is at 3 and accepts 0, the last full one at 4.
     replay.add([2, 9, 9, 0, 1, 0, 0])
     assert replay.rounds == 3

@@ -10,6 +10,7 @@ from jetspec_sglang.tree import (
     ancestor_mask,
     build_tree,
     full_mask,
+    host_values,
     positions,
     retrieve_links,
 )
@@ -59,3 +60,21 @@ def test_accept(tree):
     ):
         assert accepted.path.shape == accepted.tokens.shape == (BATCH, DEPTH + 1)
         assert accepted.lengths.shape == (BATCH,)
+
+
+def test_only_the_host_waits_for_its_copies(tree, monkeypatch):
+    """It reads at once what has come, and in the other direction the device's own queue keeps the order."""
+    queued = []
+
+    def to(tensor, device, non_blocking=False):
+        queued.append(non_blocking)
+        return torch.empty_like(tensor, device=device)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    there = tree.to(torch.device("cpu"))
+    assert there.tokens.device.type == "cpu"
+    assert queued == [False] * 5
+    queued.clear()
+    there.to(torch.device("meta"))
+    host_values([1, 2], torch.device("meta"))
+    assert queued == [True] * 6

@@ -11,8 +11,10 @@ from jetspec_sglang.sampling import TargetChoice, accept, apply_logit_rules, pat
 from jetspec_sglang.tree import DraftProposal, build_tree
 
 
+@pytest.mark.parametrize("rows", [7_000, 20_000], ids=["in parts", "at once"])
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_drawn_tokens_follow_the_filtered_target(setting):
+def test_drawn_tokens_follow_the_filtered_target(setting, rows, monkeypatch):
+    monkeypatch.setattr(row_parts, "PART_BYTES", rows * VOCAB * 4)
     torch.manual_seed(0)
     logits = torch.randn(VOCAB) * 1.5
     draws = 20_000
